@@ -1,0 +1,16 @@
+//! Model weights: finding, checking and reading them, in whatever format they are stored.
+
+mod dtype;
+mod error;
+mod memory;
+mod scheme;
+mod source;
+
+pub mod dequant;
+
+pub use dequant::dequantize;
+pub use dtype::DType;
+pub use error::WeightsError;
+pub use memory::MemorySource;
+pub use scheme::{BlockType, Scheme};
+pub use source::{TensorInfo, WeightSource};
