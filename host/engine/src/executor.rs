@@ -1,0 +1,90 @@
+//! The device as the engine sees it.
+
+use crate::{StepOutput, StepPlan, Ticket};
+use serde::{Deserialize, Serialize};
+
+/// What a cache group keeps, as far as block accounting goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GroupKind {
+    /// A block per `block_size` positions.
+    Full,
+    /// Likewise, but blocks wholly before the last `window` positions may be dropped.
+    Window {
+        /// Positions a query sees, itself included.
+        window: u32,
+    },
+    /// One block per sequence: a state that each token updates. No prefix hits, no partial sharing.
+    Recurrent,
+}
+
+/// One cache group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupInfo {
+    /// What it keeps.
+    pub kind: GroupKind,
+    /// Blocks that exist.
+    pub blocks: u32,
+}
+
+/// Fixed properties of an executor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorInfo {
+    /// Positions per block.
+    pub block_size: u32,
+    /// Cache groups in id order. Empty for a model without caches.
+    pub groups: Vec<GroupInfo>,
+    /// Slots.
+    pub slots: u32,
+    /// Most tokens in one step.
+    pub max_step_tokens: u32,
+    /// Longest sequence, tokens.
+    pub max_len: u32,
+    /// Size of the vocabulary.
+    pub vocab: u32,
+    /// The prompt must run as one chunk (prefix-LM masks).
+    pub whole_prompt: bool,
+}
+
+/// Why a device can go no further. The engine ends every request with it and reports itself dead.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the device failed in {during}: {message}; restart the server, and see its log for the cause")]
+pub struct ExecutorError {
+    /// "launch", "sample" or "collect".
+    pub during: &'static str,
+    /// What the device said.
+    pub message: String,
+}
+
+/// Runs steps in the order of their launch. Two may be under way at once.
+///
+/// Per ticket the engine calls `launch`, then `sample`, then `collect`, each once. `launch` and `sample` only
+/// enqueue; `collect` waits. Forward pass and sampling are separate so that masks can be computed meanwhile.
+pub trait Executor: Send {
+    /// Fixed properties.
+    fn info(&self) -> &ExecutorInfo;
+
+    /// Enqueues the forward pass.
+    ///
+    /// # Errors
+    /// When the device is lost. A plan that breaks the contract is an error too, never undefined behaviour.
+    fn launch(&mut self, plan: StepPlan) -> Result<Ticket, ExecutorError>;
+
+    /// Enqueues sampling of a launched step.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    fn sample(&mut self, ticket: Ticket, masks: Masks) -> Result<(), ExecutorError>;
+
+    /// Waits for a sampled step. Tickets are collected in launch order.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, ExecutorError>;
+}
+
+/// Token masks of one step's samples (structured output). Bit `t % 32` of word `t / 32` allows token t.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Masks {
+    /// (sample index, words); samples without an entry are free.
+    pub words: Vec<(u32, Vec<u32>)>,
+}

@@ -1,0 +1,8 @@
+//! placeholder
+mod ids;
+mod ir;
+mod op;
+
+pub use ids::*;
+pub use ir::*;
+pub use op::*;
