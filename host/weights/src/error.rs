@@ -34,10 +34,8 @@ pub enum WeightsError {
     },
     /// A folder holds only pickled weights.
     #[error(
-        "{folder} has only pickled weights ({found}), which can run code when loaded and are never read; convert them with: \
-         python -c \"from transformers import AutoModel; import transformers, json; \
-         a = json.load(open('{folder}/config.json'))['architectures'][0]; \
-         getattr(transformers, a).from_pretrained('{folder}').save_pretrained('{folder}', safe_serialization=True)\"",
+        "{folder} has only pickled weights ('{found}'), which can run code when loaded and are never read; convert them \
+         with: {command}",
         folder = folder.display()
     )]
     PickleOnly {
@@ -45,6 +43,8 @@ pub enum WeightsError {
         folder: PathBuf,
         /// The pickled file that was found.
         found: String,
+        /// A shell command that saves the same weights as safetensors.
+        command: String,
     },
     /// A folder holds no weights at all.
     #[error("{folder} has no weights: expected model.safetensors.index.json, model.safetensors or another *.safetensors file; check the path", folder = folder.display())]
@@ -126,6 +126,19 @@ impl WeightsError {
         Self::Io {
             path: path.to_owned(),
             source,
+        }
+    }
+
+    pub(crate) fn pickle_only(folder: &Path, found: String) -> Self {
+        let quoted = format!("'{}'", folder.display().to_string().replace('\'', "'\\''"));
+        let command = format!(
+            "python -c \"import sys; from transformers import AutoModelForCausalLM as M; \
+             M.from_pretrained(sys.argv[1], dtype='auto').save_pretrained(sys.argv[1])\" {quoted}"
+        );
+        Self::PickleOnly {
+            folder: folder.to_owned(),
+            found,
+            command,
         }
     }
 

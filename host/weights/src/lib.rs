@@ -2,7 +2,10 @@
 
 mod dtype;
 mod error;
+mod json;
+mod map;
 mod memory;
+mod safetensors;
 mod scheme;
 mod source;
 
@@ -12,5 +15,6 @@ pub use dequant::dequantize;
 pub use dtype::DType;
 pub use error::WeightsError;
 pub use memory::MemorySource;
+pub use safetensors::Safetensors;
 pub use scheme::{BlockType, Scheme};
 pub use source::{TensorInfo, WeightSource};

@@ -69,8 +69,14 @@ pub trait WeightSource: Send + Sync {
     /// Names of all tensors, each once, in a stable order.
     fn names(&self) -> Vec<String>;
 
+    /// The name in [`WeightSource::names`] of the tensor that `name` means, where a source knows one tensor under
+    /// several names. What [`WeightSource::info`] finds, this finds.
+    fn resolve(&self, name: &str) -> Option<String> {
+        self.info(name).map(|_| name.to_owned())
+    }
+
     /// The tensor's bytes: borrowed from a file mapping where they need no change. Copy them out and drop the source
-    /// when loading is done; see [`crate::map`] for what happens when a mapped file changes.
+    /// when loading is done: a file that shrinks is noticed here, but not while borrowed bytes are used.
     ///
     /// # Errors
     /// When the tensor does not exist or its bytes can no longer be read.

@@ -1,0 +1,161 @@
+//! Safetensors checkpoints: one file, or a folder with an index of shards.
+//!
+//! The format is <https://github.com/huggingface/safetensors#format>. Files are mapped, headers are checked in full
+//! before anything is read, and pickled checkpoints are never opened.
+
+mod folder;
+mod header;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::map::Mapping;
+use crate::{TensorInfo, WeightSource, WeightsError};
+
+/// A [`WeightSource`] over the tensors of one or more safetensors files.
+///
+/// Checkpoints of the same architecture differ in a leading `transformer.` or `model.`, depending on which class saved
+/// them. A name that is not found is therefore looked up again without that prefix, then with one added.
+#[derive(Debug)]
+pub struct Safetensors {
+    path: PathBuf,
+    shards: Vec<Mapping>,
+    tensors: BTreeMap<String, Stored>,
+}
+
+#[derive(Debug)]
+struct Stored {
+    shard: usize,
+    info: TensorInfo,
+    /// Bytes from the start of the shard's file.
+    range: Range<usize>,
+}
+
+/// Prefixes that some checkpoints have and others lack.
+const OPTIONAL_PREFIXES: [&str; 2] = ["transformer.", "model."];
+
+impl Safetensors {
+    /// Opens a `.safetensors` file, or a folder that has an index, `model.safetensors` or other `.safetensors` files.
+    ///
+    /// # Errors
+    /// [`WeightsError::NoWeights`] and [`WeightsError::PickleOnly`] for folders without usable files,
+    /// [`WeightsError::Malformed`] for damaged or hostile ones, [`WeightsError::Unsupported`] for exotic element types.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
+        let path = path.as_ref();
+        if !path.is_dir() {
+            let mut source = Self::empty(path);
+            source.add_file(path)?;
+            return Ok(source);
+        }
+        match folder::find(path)? {
+            folder::Layout::Files(files) => {
+                let mut source = Self::empty(path);
+                for file in files {
+                    source.add_file(&file)?;
+                }
+                Ok(source)
+            }
+            folder::Layout::Indexed(index) => Self::open_indexed(path, &index),
+        }
+    }
+
+    fn empty(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+        }
+    }
+
+    /// Maps a shard and returns its tensors.
+    fn map(&mut self, file: &Path) -> Result<Vec<(String, Stored)>, WeightsError> {
+        let mapping = Mapping::open(file)?;
+        let entries = header::parse(file, mapping.all()?)?;
+        let shard = self.shards.len();
+        self.shards.push(mapping);
+        let stored = |e: header::Entry| {
+            let (info, range) = (e.info, e.range);
+            (e.name, Stored { shard, info, range })
+        };
+        Ok(entries.into_iter().map(stored).collect())
+    }
+
+    fn add_file(&mut self, file: &Path) -> Result<(), WeightsError> {
+        for (name, stored) in self.map(file)? {
+            if let Some(earlier) = self.tensors.get(&name) {
+                let first = self.shards[earlier.shard].path().display();
+                let what = format!("tensor '{name}' is already in {first}");
+                return Err(header::malformed(file, what));
+            }
+            self.tensors.insert(name, stored);
+        }
+        Ok(())
+    }
+
+    /// Takes exactly the tensors that the index names, each from the shard that it names.
+    fn open_indexed(folder: &Path, index: &folder::Index) -> Result<Self, WeightsError> {
+        let mut source = Self::empty(folder);
+        for (file, names) in &index.shards {
+            let path = folder.join(file);
+            if !path.is_file() {
+                return Err(index.malformed(format!(
+                    "it names the shard '{file}', which is not in the folder"
+                )));
+            }
+            let mut stored: HashMap<String, Stored> = source.map(&path)?.into_iter().collect();
+            for name in names {
+                let tensor = stored.remove(name).ok_or_else(|| {
+                    index.malformed(format!(
+                        "it places tensor '{name}' in '{file}', which has no such tensor"
+                    ))
+                })?;
+                source.tensors.insert(name.clone(), tensor);
+            }
+        }
+        Ok(source)
+    }
+
+    /// The stored tensor that `name` means, by the prefix rule of [`Safetensors`].
+    fn find(&self, name: &str) -> Option<(&String, &Stored)> {
+        let get = |name: &str| self.tensors.get_key_value(name);
+        get(name)
+            .or_else(|| {
+                OPTIONAL_PREFIXES
+                    .iter()
+                    .find_map(|prefix| get(name.strip_prefix(prefix)?))
+            })
+            .or_else(|| {
+                OPTIONAL_PREFIXES
+                    .iter()
+                    .find_map(|prefix| get(&format!("{prefix}{name}")))
+            })
+    }
+}
+
+impl WeightSource for Safetensors {
+    fn info(&self, name: &str) -> Option<TensorInfo> {
+        self.find(name).map(|(_, stored)| stored.info.clone())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.tensors.keys().cloned().collect()
+    }
+
+    fn resolve(&self, name: &str) -> Option<String> {
+        self.find(name).map(|(stored_name, _)| stored_name.clone())
+    }
+
+    fn read(&self, name: &str) -> Result<Cow<'_, [u8]>, WeightsError> {
+        let (_, stored) = self
+            .find(name)
+            .ok_or_else(|| WeightsError::missing(name, self.path.display().to_string()))?;
+        self.shards[stored.shard]
+            .bytes(stored.range.clone())
+            .map(Cow::Borrowed)
+    }
+}
+
+#[cfg(test)]
+mod tests;
