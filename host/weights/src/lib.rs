@@ -2,6 +2,7 @@
 
 mod dtype;
 mod error;
+pub mod gguf;
 mod json;
 mod map;
 mod memory;
@@ -14,6 +15,8 @@ pub mod dequant;
 pub use dequant::dequantize;
 pub use dtype::DType;
 pub use error::WeightsError;
+pub use gguf::Gguf;
+pub use gguf::hf::{GgufSource, GgufTokenizer};
 pub use memory::MemorySource;
 pub use safetensors::Safetensors;
 pub use scheme::{BlockType, Scheme};

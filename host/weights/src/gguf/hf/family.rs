@@ -1,0 +1,217 @@
+//! What llama.cpp's converter does to each architecture: names, and changes to values.
+
+use super::super::Gguf;
+use super::super::cursor::malformed;
+use crate::WeightsError;
+
+/// One architecture of GGUF and its Hugging Face counterpart.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// `general.architecture`, also the prefix of its metadata keys.
+    pub(super) gguf: &'static str,
+    /// The entry of `architectures` in config.json.
+    pub(super) class: &'static str,
+    /// `model_type` in config.json.
+    pub(super) model_type: &'static str,
+    pub(super) kind: Kind,
+    /// Tensors outside the layers: GGUF stem → Hugging Face stem.
+    globals: &'static [(&'static str, &'static str)],
+    /// Prefix of Hugging Face layer names, before `.{layer}.`.
+    layers: &'static str,
+    /// Tensors of a layer: GGUF stem after `blk.{layer}.` → Hugging Face stem after the layer's prefix.
+    layer: &'static [(&'static str, &'static str)],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Llama,
+    Qwen2,
+    Qwen3,
+    Gemma3,
+    Gpt2,
+}
+
+/// What the converter did to a tensor's values and what therefore is to be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    /// Rows of each head were reordered from two halves to interleaved pairs. (Query or key projection.)
+    HalvesInterleaved(Heads),
+    /// 1 was added to every element.
+    OneAdded,
+    /// A Conv1D weight `[in, out]` was transposed.
+    Transposed,
+}
+
+/// Which heads the rows of a projection belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heads {
+    Query,
+    KeyValue,
+}
+
+const GLOBALS: &[(&str, &str)] = &[
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    ("output", "lm_head"),
+];
+
+const LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+const GEMMA3_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+];
+
+const GPT2_GLOBALS: &[(&str, &str)] = &[
+    ("token_embd", "transformer.wte"),
+    ("position_embd", "transformer.wpe"),
+    ("output_norm", "transformer.ln_f"),
+    ("output", "lm_head"),
+];
+
+const GPT2_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "ln_1"),
+    ("attn_qkv", "attn.c_attn"),
+    ("attn_output", "attn.c_proj"),
+    ("ffn_norm", "ln_2"),
+    ("ffn_up", "mlp.c_fc"),
+    ("ffn_down", "mlp.c_proj"),
+];
+
+static FAMILIES: [Family; 5] = [
+    Family {
+        gguf: "llama",
+        class: "LlamaForCausalLM",
+        model_type: "llama",
+        kind: Kind::Llama,
+        globals: GLOBALS,
+        layers: "model.layers",
+        layer: LAYER,
+    },
+    Family {
+        gguf: "qwen2",
+        class: "Qwen2ForCausalLM",
+        model_type: "qwen2",
+        kind: Kind::Qwen2,
+        globals: GLOBALS,
+        layers: "model.layers",
+        layer: LAYER,
+    },
+    Family {
+        gguf: "qwen3",
+        class: "Qwen3ForCausalLM",
+        model_type: "qwen3",
+        kind: Kind::Qwen3,
+        globals: GLOBALS,
+        layers: "model.layers",
+        layer: LAYER,
+    },
+    Family {
+        gguf: "gemma3",
+        class: "Gemma3ForCausalLM",
+        model_type: "gemma3_text",
+        kind: Kind::Gemma3,
+        globals: GLOBALS,
+        layers: "model.layers",
+        layer: GEMMA3_LAYER,
+    },
+    Family {
+        gguf: "gpt2",
+        class: "GPT2LMHeadModel",
+        model_type: "gpt2",
+        kind: Kind::Gpt2,
+        globals: GPT2_GLOBALS,
+        layers: "transformer.h",
+        layer: GPT2_LAYER,
+    },
+];
+
+impl Family {
+    /// The family of a file.
+    pub(super) fn of(gguf: &Gguf) -> Result<&'static Self, WeightsError> {
+        let name = gguf
+            .metadata()
+            .str("general.architecture")?
+            .ok_or_else(|| malformed(gguf.path(), "its metadata lacks 'general.architecture'"))?;
+        FAMILIES.iter().find(|f| f.gguf == name).ok_or_else(|| {
+            let known: Vec<&str> = FAMILIES.iter().map(|f| f.gguf).collect();
+            WeightsError::Unsupported {
+                path: gguf.path().to_owned(),
+                what: format!(
+                    "its general.architecture is {name:?}; GGUF files of {} are supported, others can be served from their \
+                     safetensors checkpoint with a guest for the architecture",
+                    known.join(", ")
+                ),
+            }
+        })
+    }
+
+    /// Hugging Face name of a GGUF tensor and the change to undo; `None` for names that the table lacks.
+    pub(super) fn map(&self, name: &str) -> Option<(String, Change)> {
+        let (stem, suffix) = name.rsplit_once('.')?;
+        if suffix != "weight" && suffix != "bias" {
+            return None;
+        }
+        let find = |table: &[(&str, &'static str)], stem: &str| {
+            table
+                .iter()
+                .find(|(gguf, _)| *gguf == stem)
+                .map(|(_, hf)| *hf)
+        };
+        let (own, hf) = match stem.strip_prefix("blk.") {
+            None => (stem, find(self.globals, stem)?.to_owned()),
+            Some(rest) => {
+                let (layer, own) = rest.split_once('.')?;
+                let canonical = layer.parse::<u32>().ok()?.to_string() == layer;
+                let hf = canonical.then(|| find(self.layer, own))??;
+                (own, format!("{}.{layer}.{hf}", self.layers))
+            }
+        };
+        Some((format!("{hf}.{suffix}"), self.change(own, suffix)))
+    }
+
+    fn change(&self, stem: &str, suffix: &str) -> Change {
+        match (self.kind, stem, suffix) {
+            (Kind::Llama, "attn_q", _) => Change::HalvesInterleaved(Heads::Query),
+            (Kind::Llama, "attn_k", _) => Change::HalvesInterleaved(Heads::KeyValue),
+            (Kind::Gemma3, stem, "weight") if stem.ends_with("norm") => Change::OneAdded,
+            (Kind::Gpt2, "attn_qkv" | "attn_output" | "ffn_up" | "ffn_down", "weight") => {
+                Change::Transposed
+            }
+            _ => Change::None,
+        }
+    }
+
+    /// Whether this file presents its Conv1D weights as `[out, in]`: transposing blocks would lose precision, and one
+    /// quantized weight decides for all, so that a guest needs to know one fact per file.
+    pub(super) fn keeps_conv1d_transposed(&self, gguf: &Gguf) -> bool {
+        gguf.tensors().iter().any(|tensor| {
+            tensor.info.scheme.is_row_blocked()
+                && matches!(self.map(&tensor.name), Some((_, Change::Transposed)))
+        })
+    }
+}

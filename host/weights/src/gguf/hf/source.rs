@@ -1,0 +1,241 @@
+//! The tensors of a GGUF file under their Hugging Face names, with the converter's changes undone.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use super::super::cursor::malformed;
+use super::super::{Gguf, GgufTensor};
+use super::config::Keys;
+use super::family::{Change, Family, Heads};
+use super::rope;
+use crate::{DType, Scheme, TensorInfo, WeightSource, WeightsError};
+
+/// A [`WeightSource`] over a [`Gguf`].
+///
+/// Every tensor keeps its scheme: reordering rows moves whole rows of blocks, other changes only ever touch plain
+/// tensors. Tensors that the architecture's name table lacks keep their GGUF name, so that they are reported as unused.
+#[derive(Debug)]
+pub struct GgufSource {
+    gguf: Arc<Gguf>,
+    /// In file order.
+    entries: Vec<Entry>,
+    by_name: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    /// As presented, after undoing the change.
+    info: TensorInfo,
+    /// Position among the file's tensors.
+    tensor: usize,
+    undo: Undo,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undo {
+    Nothing,
+    /// Row 2i + h of each head of `rows` rows becomes row h · rows/2 + i.
+    Deinterleave {
+        rows: usize,
+    },
+    SubtractOne(DType),
+    Transpose,
+}
+
+impl GgufSource {
+    /// Presents a file.
+    ///
+    /// # Errors
+    /// For architectures without a name table, and files whose tensors do not fit their metadata.
+    pub fn new(gguf: impl Into<Arc<Gguf>>) -> Result<Self, WeightsError> {
+        let gguf = gguf.into();
+        let family = Family::of(&gguf)?;
+        let layout = Layout {
+            family,
+            keys: Keys::new(&gguf, family),
+            conv1d_transposed: family.keeps_conv1d_transposed(&gguf),
+            hides_rope_factors: rope::factors(&gguf)?.is_some_and(|f| f.expressible()),
+        };
+        let mut entries = Vec::with_capacity(gguf.tensors().len());
+        let mut by_name = HashMap::new();
+        for (tensor, stored) in gguf.tensors().iter().enumerate() {
+            let Some((name, info, undo)) = layout.present(&gguf, stored)? else {
+                continue;
+            };
+            if by_name.insert(name.clone(), entries.len()).is_some() {
+                return Err(malformed(
+                    gguf.path(),
+                    format!("two of its tensors mean '{name}'"),
+                ));
+            }
+            entries.push(Entry {
+                name,
+                info,
+                tensor,
+                undo,
+            });
+        }
+        Ok(Self {
+            gguf,
+            entries,
+            by_name,
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn gguf(&self) -> &Arc<Gguf> {
+        &self.gguf
+    }
+}
+
+struct Layout<'a> {
+    family: &'static Family,
+    keys: Keys<'a>,
+    conv1d_transposed: bool,
+    hides_rope_factors: bool,
+}
+
+impl Layout<'_> {
+    /// Name, info and what to undo; `None` for a tensor that the config expresses.
+    fn present(
+        &self,
+        gguf: &Gguf,
+        stored: &GgufTensor,
+    ) -> Result<Option<(String, TensorInfo, Undo)>, WeightsError> {
+        if stored.name == rope::TENSOR && self.hides_rope_factors {
+            return Ok(None);
+        }
+        let (name, change) = self
+            .family
+            .map(&stored.name)
+            .unwrap_or_else(|| (stored.name.clone(), Change::None));
+        let mut info = stored.info.clone();
+        let undo = match change {
+            Change::None => Undo::Nothing,
+            Change::HalvesInterleaved(heads) => Undo::Deinterleave {
+                rows: self.head_rows(gguf, stored, heads)?,
+            },
+            Change::OneAdded => match info.scheme {
+                Scheme::Plain(dtype @ (DType::F32 | DType::F16 | DType::Bf16)) => {
+                    Undo::SubtractOne(dtype)
+                }
+                other => {
+                    return Err(malformed(
+                        gguf.path(),
+                        format!(
+                            "norm '{}' is stored as {other}, expected f32, f16 or bf16",
+                            stored.name
+                        ),
+                    ));
+                }
+            },
+            Change::Transposed if self.conv1d_transposed || info.shape.len() != 2 => Undo::Nothing,
+            Change::Transposed => {
+                info.shape.reverse();
+                Undo::Transpose
+            }
+        };
+        Ok(Some((name, info, undo)))
+    }
+
+    /// Rows of one head of a query or key projection.
+    fn head_rows(
+        &self,
+        gguf: &Gguf,
+        stored: &GgufTensor,
+        heads: Heads,
+    ) -> Result<usize, WeightsError> {
+        let heads = match heads {
+            Heads::Query => self.keys.heads()?,
+            Heads::KeyValue => self.keys.kv_heads()?,
+        };
+        let rows = stored.info.shape.first().copied().unwrap_or(1);
+        if heads > 0 && rows.is_multiple_of(2 * heads) {
+            return Ok(rows / heads);
+        }
+        Err(malformed(
+            gguf.path(),
+            format!(
+                "tensor '{}' has {rows} rows, which {heads} heads cannot share in pairs",
+                stored.name
+            ),
+        ))
+    }
+}
+
+impl WeightSource for GgufSource {
+    fn info(&self, name: &str) -> Option<TensorInfo> {
+        self.by_name
+            .get(name)
+            .map(|&i| self.entries[i].info.clone())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.entries.iter().map(|e| e.name.clone()).collect()
+    }
+
+    fn read(&self, name: &str) -> Result<Cow<'_, [u8]>, WeightsError> {
+        let entry = self
+            .by_name
+            .get(name)
+            .map(|&i| &self.entries[i])
+            .ok_or_else(|| WeightsError::missing(name, self.gguf.path().display().to_string()))?;
+        let stored = &self.gguf.tensors()[entry.tensor];
+        let bytes = self.gguf.bytes(stored)?;
+        Ok(match entry.undo {
+            Undo::Nothing => Cow::Borrowed(bytes),
+            Undo::Deinterleave { rows } => Cow::Owned(deinterleave(bytes, stored, rows)),
+            Undo::SubtractOne(dtype) => Cow::Owned(subtract_one(dtype, bytes)),
+            Undo::Transpose => Cow::Owned(transpose(bytes, &stored.info)),
+        })
+    }
+}
+
+/// Moves whole rows. A bias counts as a column.
+fn deinterleave(bytes: &[u8], stored: &GgufTensor, head_rows: usize) -> Vec<u8> {
+    let row_bytes = bytes.len() / stored.info.shape.first().copied().unwrap_or(1);
+    let half = head_rows / 2;
+    let mut out = Vec::with_capacity(bytes.len());
+    for head in bytes.chunks_exact(head_rows * row_bytes) {
+        for row in (0..half).map(|i| 2 * i).chain((0..half).map(|i| 2 * i + 1)) {
+            out.extend_from_slice(&head[row * row_bytes..(row + 1) * row_bytes]);
+        }
+    }
+    out
+}
+
+fn subtract_one(dtype: DType, bytes: &[u8]) -> Vec<u8> {
+    fn each<const N: usize>(bytes: &[u8], minus_one: impl Fn([u8; N]) -> [u8; N]) -> Vec<u8> {
+        let (elements, _) = bytes.as_chunks::<N>();
+        elements.iter().flat_map(|&e| minus_one(e)).collect()
+    }
+    match dtype {
+        DType::F16 => each(bytes, |e| {
+            f16::from_f32(f16::from_le_bytes(e).to_f32() - 1.0).to_le_bytes()
+        }),
+        DType::Bf16 => each(bytes, |e| {
+            bf16::from_f32(bf16::from_le_bytes(e).to_f32() - 1.0).to_le_bytes()
+        }),
+        // `present` admits nothing else.
+        _ => each(bytes, |e| (f32::from_le_bytes(e) - 1.0).to_le_bytes()),
+    }
+}
+
+/// `[rows, cols]` → `[cols, rows]` of a plain tensor.
+fn transpose(bytes: &[u8], info: &TensorInfo) -> Vec<u8> {
+    let (rows, cols) = (info.shape[0], info.shape[1]);
+    let element = bytes.len() / (rows * cols);
+    let mut out = Vec::with_capacity(bytes.len());
+    for col in 0..cols {
+        for row in 0..rows {
+            let at = (row * cols + col) * element;
+            out.extend_from_slice(&bytes[at..at + element]);
+        }
+    }
+    out
+}
