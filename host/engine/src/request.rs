@@ -1,0 +1,55 @@
+//! What the engine is asked to do.
+
+use crate::{RequestId, SamplingPlan, TokenId};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Root of a request's prefix-cache keys. Requests share blocks only when their salts are equal, so it must cover
+/// everything but tokens that KV contents depend on, and the tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CacheSalt(pub [u8; 32]);
+
+/// Smaller runs earlier (as in vLLM); equals run in order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Priority(pub i32);
+
+/// One request: a prompt and the `n` choices that continue it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Unique over the engine's life.
+    pub id: RequestId,
+    /// Root of prefix-cache keys.
+    pub cache_salt: CacheSalt,
+    /// At least one token, all within the vocabulary.
+    pub prompt: Vec<TokenId>,
+    /// When to stop and what to report.
+    pub params: GenerationParams,
+    /// What the sampler guest returned.
+    pub sampling: Arc<SamplingPlan>,
+    /// Key of the random numbers, with the choice's index as lineage.
+    pub seed: u64,
+    /// Place in the queue, and who is preempted last.
+    pub priority: Priority,
+}
+
+/// When to stop and what to report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GenerationParams {
+    /// Most tokens per choice, the stop token included. 0 only together with `prompt_logprobs` (scoring a prompt).
+    pub max_tokens: u32,
+    /// Choices; at least 1.
+    pub n: u32,
+    /// EOS ids (those of `generation_config.json` too) and the request's stop token ids. Whoever ignores EOS leaves
+    /// it out.
+    pub stop_tokens: Vec<TokenId>,
+    /// With each token: so many best ones. `None` and `Some(0)` both report the chosen token's own log-probability.
+    pub top_logprobs: Option<u32>,
+    /// Log-probabilities of the prompt's tokens from the second on, each with so many best ones.
+    pub prompt_logprobs: Option<u32>,
+}
+
+impl Default for GenerationParams {
+    fn default() -> Self {
+        Self { max_tokens: 16, n: 1, stop_tokens: Vec::new(), top_logprobs: None, prompt_logprobs: None }
+    }
+}
