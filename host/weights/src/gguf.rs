@@ -123,6 +123,3 @@ fn parse(path: &Path, file: &[u8]) -> Result<(u32, Metadata, Vec<GgufTensor>), W
     let tensors = tensors::parse(&mut cursor, tensor_count, alignment)?;
     Ok((version, metadata, tensors))
 }
-
-#[cfg(test)]
-mod tests;

@@ -13,6 +13,3 @@ mod tokenizer;
 pub use config::{generation_config, hf_config};
 pub use source::GgufSource;
 pub use tokenizer::{GgufTokenizer, chat_template};
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,220 @@
+//! Tiny GGUF files, made the way llama.cpp's converter makes them, must look like the Hugging Face checkpoints that they
+//! were made from (`golden/make.py` checks the same with transformers).
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::path::{Path, PathBuf};
+
+use guesthouse_weights::gguf::hf::{chat_template, generation_config, hf_config};
+use guesthouse_weights::{
+    BlockType, DType, Gguf, GgufSource, GgufTokenizer, Scheme, TensorInfo, WeightSource, dequantize,
+};
+use serde_json::{Value, json};
+
+fn golden(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(file)
+}
+
+fn open(stem: &str) -> Gguf {
+    Gguf::open(golden(&format!("{stem}.gguf"))).unwrap()
+}
+
+/// The formula of `make.py`.
+fn expected(name: &str, shape: &[usize]) -> Vec<f32> {
+    let h = name
+        .bytes()
+        .fold(0u32, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    let value = |i: usize| ((u64::from(h) + 37 * i as u64) % 2048) as f32 - 1024.0;
+    (0..shape.iter().product())
+        .map(|i| value(i) / 1024.0)
+        .collect()
+}
+
+fn values(source: &GgufSource, name: &str) -> (TensorInfo, Vec<f32>) {
+    let info = source.info(name).unwrap_or_else(|| panic!("no '{name}'"));
+    let bytes = source.read(name).unwrap();
+    assert_eq!(info.byte_len(), Some(bytes.len()), "{name}");
+    let mut out = vec![0.0; info.elements().unwrap()];
+    dequantize(info.scheme, &bytes, &mut out).unwrap();
+    (info, out)
+}
+
+/// Every tensor that the source names has the formula's values, up to `tolerance`.
+fn check(stem: &str, tolerance: f32) -> GgufSource {
+    let source = GgufSource::new(open(stem)).unwrap();
+    for name in source.names() {
+        let (info, got) = values(&source, &name);
+        let want = expected(&name, &info.shape);
+        let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
+        let worst = worst.fold(0.0, f32::max);
+        assert!(worst <= tolerance, "{stem} {name}: {worst}");
+    }
+    source
+}
+
+fn shape(source: &GgufSource, name: &str) -> Vec<usize> {
+    source
+        .info(name)
+        .unwrap_or_else(|| panic!("no '{name}'"))
+        .shape
+}
+
+#[test]
+fn llama_rows_are_put_back_and_rope_factors_become_config() {
+    let source = check("llama", 0.0);
+    assert_eq!(
+        shape(&source, "model.layers.1.self_attn.q_proj.weight"),
+        [32, 16]
+    );
+    assert_eq!(
+        shape(&source, "model.layers.1.self_attn.k_proj.weight"),
+        [16, 16]
+    );
+    assert_eq!(shape(&source, "model.embed_tokens.weight"), [24, 16]);
+    assert!(source.info("lm_head.weight").is_none());
+    assert!(source.info("rope_freqs.weight").is_none());
+    assert_eq!(source.names().len(), 2 + 2 * 9);
+    let scaling = hf_config(source.gguf()).unwrap()["rope_scaling"].clone();
+    let llama3 = json!({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
+    assert_eq!(scaling, llama3);
+}
+
+#[test]
+fn quantized_llama_rows_and_biases_are_put_back_without_loss() {
+    // Half a step of the coarsest possible Q8_0 scale, 1/127.
+    let source = check("llama-q8_0", 0.5 / 127.0 + 1e-4);
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let scheme = source.info(name).unwrap().scheme;
+    assert_eq!(scheme, Scheme::Block(BlockType::Q8_0));
+    assert!(
+        source
+            .info("model.layers.1.self_attn.k_proj.bias")
+            .is_some()
+    );
+    assert!(source.info("lm_head.weight").is_some());
+    // Row 1 of the file is the first row of the second half: rows are whole, their bytes are untouched.
+    let stored = source.gguf().tensor("blk.0.attn_q.weight").unwrap();
+    let bytes = source.gguf().bytes(stored).unwrap();
+    assert_eq!(
+        source.read(name).unwrap()[4 * 34..5 * 34],
+        bytes[34..2 * 34]
+    );
+}
+
+#[test]
+fn qwen_tensors_are_only_renamed() {
+    let qwen2 = check("qwen2", 0.0);
+    assert!(qwen2.info("model.layers.0.self_attn.v_proj.bias").is_some());
+    let qwen3 = check("qwen3", 0.0);
+    assert_eq!(shape(&qwen3, "model.layers.1.self_attn.q_norm.weight"), [8]);
+    assert_eq!(shape(&qwen3, "lm_head.weight"), [24, 16]);
+}
+
+#[test]
+fn gemma_norms_lose_the_added_one() {
+    let source = check("gemma3", 0.0);
+    for norm in [
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+        "self_attn.q_norm",
+        "self_attn.k_norm",
+    ] {
+        assert!(
+            source
+                .info(&format!("model.layers.6.{norm}.weight"))
+                .is_some()
+        );
+    }
+    assert!(source.info("model.norm.weight").is_some());
+}
+
+#[test]
+fn gpt2_conv1d_weights_have_their_own_layout_unless_quantized() {
+    let plain = check("gpt2", 0.0);
+    assert_eq!(
+        shape(&plain, "transformer.h.1.attn.c_attn.weight"),
+        [16, 48]
+    );
+    assert_eq!(shape(&plain, "transformer.h.1.mlp.c_proj.weight"), [64, 16]);
+    assert_eq!(shape(&plain, "transformer.wpe.weight"), [64, 16]);
+    assert!(hf_config(plain.gguf()).unwrap().get("guesthouse").is_none());
+
+    let source = GgufSource::new(open("gpt2-q8_0")).unwrap();
+    let config = hf_config(source.gguf()).unwrap();
+    assert_eq!(config["guesthouse"], json!({"conv1d_transposed": true}));
+    let name = "transformer.h.0.attn.c_attn.weight";
+    let (info, got) = values(&source, name);
+    assert_eq!(info, TensorInfo::new([96, 32], BlockType::Q8_0));
+    let want = expected(name, &[32, 96]);
+    for (out, row) in got.chunks(32).enumerate() {
+        for (input, value) in row.iter().enumerate() {
+            assert!((value - want[input * 96 + out]).abs() < 0.5 / 127.0 + 1e-4);
+        }
+    }
+}
+
+#[test]
+fn configs_equal_those_of_transformers() {
+    let text = std::fs::read_to_string(golden("configs.json")).unwrap();
+    let all: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(all.len(), 7);
+    for (stem, fields) in all {
+        let config = hf_config(&open(&stem)).unwrap();
+        for (field, want) in fields.as_object().unwrap() {
+            // Qwen's list says "full_attention" throughout; its published configs have none.
+            if field == "layer_types" && stem.starts_with("qwen") {
+                continue;
+            }
+            let got = config.get(field).unwrap_or(&Value::Null);
+            assert_eq!(got, want, "{stem} {field}");
+        }
+    }
+    let theta = |stem: &str| hf_config(&open(stem)).unwrap()["rope_theta"].clone();
+    assert_eq!(theta("llama"), json!(500_000.0));
+    assert_eq!(theta("gemma3"), json!(1_000_000.0));
+    let gemma3 = hf_config(&open("gemma3")).unwrap();
+    assert_eq!(gemma3["rope_local_base_freq"], json!(10_000.0));
+    assert_eq!(gemma3["architectures"], json!(["Gemma3ForCausalLM"]));
+    assert_eq!(
+        hf_config(&open("gpt2")).unwrap()["architectures"],
+        json!(["GPT2LMHeadModel"])
+    );
+}
+
+#[test]
+fn the_tokenizer_is_readable() {
+    let gguf = open("qwen2");
+    let tokenizer = GgufTokenizer::from_gguf(&gguf).unwrap();
+    assert_eq!(tokenizer.model, "gpt2");
+    assert_eq!(tokenizer.pre.as_deref(), Some("default"));
+    assert_eq!(tokenizer.tokens[..4], ["<s>", "</s>", "<|im_end|>", "a"]);
+    assert_eq!(tokenizer.token_types.as_ref().unwrap()[..4], [3, 3, 3, 1]);
+    assert_eq!(tokenizer.merges.as_deref().unwrap(), ["a b", "c d"]);
+    assert_eq!(
+        (tokenizer.bos, tokenizer.eos, tokenizer.pad),
+        (Some(0), Some(1), None)
+    );
+    assert_eq!((tokenizer.add_bos, tokenizer.add_eos), (Some(true), None));
+    assert_eq!(tokenizer.end_ids(), [1, 2]);
+    let config = generation_config(&gguf).unwrap();
+    assert_eq!(config, json!({"bos_token_id": 0, "eos_token_id": [1, 2]}));
+    let template = chat_template(&gguf).unwrap();
+    assert_eq!(template.as_deref(), Some("{{ messages[0].content }}"));
+}
+
+#[test]
+fn plain_tensors_keep_their_type() {
+    let source = GgufSource::new(open("qwen2")).unwrap();
+    let of = |name: &str| source.info(name).unwrap().scheme;
+    assert_eq!(of("model.embed_tokens.weight"), Scheme::Plain(DType::F16));
+    assert_eq!(of("model.norm.weight"), Scheme::Plain(DType::F32));
+    assert_eq!(
+        hf_config(source.gguf()).unwrap()["torch_dtype"],
+        json!("float16")
+    );
+}

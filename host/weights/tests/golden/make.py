@@ -1,0 +1,195 @@
+"""Makes the files in this folder: python make.py (needs gguf, numpy, safetensors, torch, transformers).
+
+quants.safetensors  random blocks of every quantized type ("<type>.bytes") and what gguf-py makes of them ("<type>.values")
+<architecture>.gguf tiny checkpoints, changed the way llama.cpp's convert_hf_to_gguf.py changes real ones; transformers
+                    loads each with gguf_file= and must find the Hugging Face weights again, else this script fails
+configs.json        the fields of each checkpoint's Hugging Face config
+
+The weights follow a formula over Hugging Face name and flat index, so that the tests can tell what to expect.
+"""
+
+import json
+import pathlib
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType as T
+from safetensors.numpy import save_file
+
+HERE = pathlib.Path(__file__).parent
+
+
+def value(name, shape):
+    """Multiples of 1/1024 in [-1, 1): exact in f16, f32 and, after adding 1, in f32."""
+    h = 0
+    for byte in name.encode():
+        h = (h * 31 + byte) % 2**32
+    i = np.arange(int(np.prod(shape)), dtype=np.int64)
+    return (((h + 37 * i) % 2048 - 1024) / 1024).astype(np.float32).reshape(shape)
+
+
+def quants():
+    rng = np.random.default_rng(7)
+    scales = {  # offsets of the f16 scales in a block
+        T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
+        T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
+    }
+    out = {}
+    for kind, offsets in scales.items():
+        length, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = rng.integers(0, 256, (512 // length * 2 if length == 32 else 3, size), dtype=np.uint8)
+        for at in offsets:
+            d = rng.normal(0, 0.03, len(blocks)).astype(np.float16)
+            d[0] = np.float16(6e-8)  # a subnormal scale
+            blocks[:, at : at + 2] = d.view(np.uint8).reshape(-1, 2)
+        out[f"{kind.name}.bytes"] = blocks.reshape(-1)
+        out[f"{kind.name}.values"] = gguf.quants.dequantize(blocks, kind).reshape(-1)
+    save_file(out, HERE / "quants.safetensors", metadata={"made_by": "make.py"})
+
+
+def permute(w, heads):
+    """llama.cpp: the two halves of each head become interleaved pairs."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def convert(arch, config, tensors):
+    """(GGUF name, values) as convert_hf_to_gguf.py writes them."""
+    layers = config.num_hidden_layers
+    kind = {name: k for k, name in gguf.MODEL_ARCH_NAMES.items()}[arch]
+    names = gguf.get_tensor_name_map(kind, layers)
+    for name, w in tensors.items():
+        if arch == "llama" and ".q_proj." in name:
+            w = permute(w, config.num_attention_heads)
+        if arch == "llama" and ".k_proj." in name:
+            w = permute(w, config.num_key_value_heads)
+        if arch == "gemma3" and name.endswith("norm.weight"):
+            w = w + 1
+        if arch == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+            w = w.T
+        new = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert new, name
+        yield new, np.ascontiguousarray(w)
+
+
+def llama3_factors(base, dim, scaling):
+    old = scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    out = []
+    for freq in 1.0 / base ** (np.arange(0, dim, 2, dtype=np.float32) / dim):
+        wavelen = 2 * np.pi / freq
+        if wavelen < old / high:
+            out.append(1)
+        elif wavelen > old / low:
+            out.append(scaling["factor"])
+        else:
+            smooth = (old / wavelen - low) / (high - low)
+            out.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
+    return np.array(out, dtype=np.float32)
+
+
+def write(arch, stem, config, quantize=None, rope_factors=None, base=None, extra=()):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    state = model.state_dict()
+    if config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    tensors = {name: value(name, tuple(w.shape)) for name, w in state.items()}
+
+    w = gguf.GGUFWriter(HERE / f"{stem}.gguf", arch)
+    gpt2 = arch == "gpt2"
+    w.add_context_length(config.max_position_embeddings)
+    w.add_embedding_length(config.hidden_size)
+    w.add_block_count(config.num_hidden_layers)
+    w.add_feed_forward_length(4 * config.hidden_size if gpt2 else config.intermediate_size)
+    w.add_head_count(config.num_attention_heads)
+    if gpt2:
+        w.add_layer_norm_eps(config.layer_norm_epsilon)
+    else:
+        w.add_head_count_kv(config.num_key_value_heads)
+        w.add_layer_norm_rms_eps(config.rms_norm_eps)
+        w.add_rope_freq_base(base)
+        w.add_vocab_size(config.vocab_size)
+    for method, argument in extra:
+        getattr(w, method)(argument)
+    # Enough of a tokenizer to read: a control token that ends a turn beside eos.
+    texts = ["<s>", "</s>", "<|im_end|>"] + [chr(97 + i) for i in range(config.vocab_size - 3)]
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("default")
+    w.add_token_list(texts)
+    w.add_token_types([3, 3, 3] + [1] * (len(texts) - 3))
+    w.add_token_merges(["a b", "c d"])
+    w.add_bos_token_id(0)
+    w.add_eos_token_id(1)
+    w.add_add_bos_token(True)
+    w.add_chat_template("{{ messages[0].content }}")
+    if rope_factors is not None:
+        w.add_tensor("rope_freqs.weight", rope_factors)
+    for name, data in convert(arch, config, tensors):
+        if data.ndim < 2:
+            w.add_tensor(name, data)
+        elif quantize and data.shape[-1] % 32 == 0 and "position" not in name:
+            w.add_tensor(name, gguf.quants.quantize(data, quantize), raw_dtype=quantize)
+        else:
+            w.add_tensor(name, data.astype(np.float16))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(HERE, gguf_file=f"{stem}.gguf", dtype=torch.float32)
+    for name, got in loaded.state_dict().items():
+        if name in tensors:
+            tolerance = 0.02 if quantize else 0
+            assert np.abs(got.numpy() - tensors[name]).max() <= tolerance, (stem, name)
+    return tensors
+
+
+FIELDS = """vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size
+max_position_embeddings rms_norm_eps layer_norm_epsilon tie_word_embeddings hidden_act hidden_activation attention_bias mlp_bias
+query_pre_attn_scalar sliding_window layer_types activation_function n_embd n_layer n_head n_positions use_sliding_window
+final_logit_softcapping attn_logit_softcapping bos_token_id eos_token_id""".split()
+
+
+def main():
+    quants()
+    small = dict(vocab_size=24, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+    llama3 = dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=8192)
+    t = transformers
+    llama = t.LlamaConfig(**small, head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                          rope_parameters=dict(rope_theta=5e5, **llama3))
+    wide = t.LlamaConfig(**{**small, "hidden_size": 32, "intermediate_size": 32}, tie_word_embeddings=False,
+                         attention_bias=True)
+    qwen2 = t.Qwen2Config(**small, tie_word_embeddings=True)
+    qwen3 = t.Qwen3Config(**small, head_dim=8, tie_word_embeddings=False)
+    gemma3 = t.Gemma3TextConfig(**{**small, "num_hidden_layers": 7}, head_dim=8, query_pre_attn_scalar=8,
+                                sliding_window=16, tie_word_embeddings=True)
+    sizes = dict(vocab_size=24, n_embd=16, n_layer=2, n_head=4, n_positions=64, n_ctx=64, bos_token_id=0, eos_token_id=1)
+    gpt2 = t.GPT2Config(**sizes)
+    gpt2_wide = t.GPT2Config(**{**sizes, "n_embd": 32, "n_layer": 1})
+    key = [("add_key_length", 8), ("add_value_length", 8)]
+
+    write("llama", "llama", llama, base=5e5, rope_factors=llama3_factors(5e5, 8, llama3),
+          extra=[("add_rope_dimension_count", 8), *key])
+    write("llama", "llama-q8_0", wide, base=1e4, quantize=T.Q8_0, extra=[("add_rope_dimension_count", 8)])
+    write("qwen2", "qwen2", qwen2, base=1e4)
+    write("qwen3", "qwen3", qwen3, base=1e4, extra=key)
+    write("gemma3", "gemma3", gemma3, base=1e6, extra=[*key, ("add_sliding_window", 16)])
+    write("gpt2", "gpt2", gpt2)
+    write("gpt2", "gpt2-q8_0", gpt2_wide, quantize=T.Q8_0)
+
+    configs = dict(llama=llama, qwen2=qwen2, qwen3=qwen3, gemma3=gemma3, gpt2=gpt2)
+    configs["llama-q8_0"] = wide
+    configs["gpt2-q8_0"] = gpt2_wide
+    fields = {}
+    for stem, config in sorted(configs.items()):
+        fields[stem] = {f: getattr(config, f) for f in FIELDS if hasattr(config, f)}
+        fields[stem]["model_type"] = config.model_type
+    text = json.dumps(fields, indent=1, sort_keys=True)
+    (HERE / "configs.json").write_text(text + "\n")
+
+
+main()
