@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use fancy_regex::Regex;
 use tokenizers::{AddedToken, NormalizedString, Normalizer, NormalizerWrapper};
 
 use crate::TokenizerError;
@@ -43,6 +44,8 @@ pub(crate) struct AddedTokens {
     raw: Matcher,
     /// Tokens matched after it, by their normalised content.
     normalized: Matcher,
+    /// The class `\w`, which decides what `single_word` means.
+    word: Regex,
 }
 
 struct Matcher {
@@ -102,6 +105,10 @@ impl AddedTokens {
         Ok(Self {
             raw: Matcher::new(&raw)?,
             normalized: Matcher::new(&normalized)?,
+            word: Regex::new(r"^\w$").map_err(|e| TokenizerError::Build {
+                part: "added tokens",
+                detail: e.to_string(),
+            })?,
             by_id,
         })
     }
@@ -134,7 +141,13 @@ impl AddedTokens {
             found.push((control.range.clone(), control.id));
             at = control.range.end;
         }
-        self.search(&self.raw, sentence, at..sentence.len(), literals, &mut found);
+        self.search(
+            &self.raw,
+            sentence,
+            at..sentence.len(),
+            literals,
+            &mut found,
+        );
         self.pieces(sentence, &found)
     }
 
@@ -175,14 +188,23 @@ impl AddedTokens {
                 let joined_left = sentence[..range.start]
                     .chars()
                     .next_back()
-                    .is_some_and(is_word);
-                let joined_right = sentence[range.end..].chars().next().is_some_and(is_word);
+                    .is_some_and(|c| self.is_word(c));
+                let joined_right = sentence[range.end..]
+                    .chars()
+                    .next()
+                    .is_some_and(|c| self.is_word(c));
                 if joined_left || joined_right {
                     continue;
                 }
             }
             found.push((range, id));
         }
+    }
+
+    fn is_word(&self, c: char) -> bool {
+        self.word
+            .is_match(c.encode_utf8(&mut [0; 4]))
+            .unwrap_or(false)
     }
 
     /// Applies `lstrip` and `rstrip` and fills the gaps with text.
@@ -219,11 +241,6 @@ impl AddedTokens {
         }
         pieces
     }
-}
-
-/// The regular expression class `\w` of UTS #18, near enough: letters, marks, digits and connectors.
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
 }
 
 #[cfg(test)]

@@ -25,7 +25,9 @@ pub enum TokenizerError {
         limit: usize,
     },
     /// A JSON file does not hold what it should.
-    #[error("{file} is not valid: {detail}; expected the format that Hugging Face's `save_pretrained` writes")]
+    #[error(
+        "{file} is not valid: {detail}; expected the format that Hugging Face's `save_pretrained` writes"
+    )]
     Json {
         /// The file's name.
         file: String,
@@ -33,19 +35,25 @@ pub enum TokenizerError {
         detail: String,
     },
     /// `tokenizer.ggml.model` names a kind that is not implemented.
-    #[error("tokenizer.ggml.model is {found:?}, expected \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece); convert the model with its tokenizer.json instead")]
+    #[error(
+        "tokenizer.ggml.model is {found:?}, expected \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece); convert the model with its tokenizer.json instead"
+    )]
     UnknownModel {
         /// The name found.
         found: String,
     },
     /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented.
-    #[error("tokenizer.ggml.pre is {found:?}, which names no pre-tokenizer known here; use the model's tokenizer.json, or add {found:?} to the table in host/tokenizer/src/gguf/pre.rs")]
+    #[error(
+        "tokenizer.ggml.pre is {found:?}, which names no pre-tokenizer known here; use the model's tokenizer.json, or add {found:?} to the table in host/tokenizer/src/gguf/pre.rs"
+    )]
     UnknownPreTokenizer {
         /// The name found.
         found: String,
     },
     /// Two GGUF arrays disagree, or one is missing.
-    #[error("tokenizer.ggml.{key}: expected {expected}, found {found}; the file is damaged or was converted by an incompatible tool")]
+    #[error(
+        "tokenizer.ggml.{key}: expected {expected}, found {found}; the file is damaged or was converted by an incompatible tool"
+    )]
     Gguf {
         /// The metadata key, without its common prefix.
         key: &'static str,
@@ -83,7 +91,9 @@ pub enum TokenizerError {
         detail: String,
     },
     /// Plain text can only be encoded as a control token.
-    #[error("the text {text:?} has no encoding but the control token {id}; only a template may write control tokens")]
+    #[error(
+        "the text {text:?} has no encoding but the control token {id}; only a template may write control tokens"
+    )]
     ControlFromText {
         /// The offending text.
         text: String,
