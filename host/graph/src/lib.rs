@@ -1,8 +1,21 @@
-//! placeholder
+//! The graph IR.
+
+mod builder;
+mod catalog;
+mod error;
 mod ids;
 mod ir;
+mod name;
 mod op;
+mod passes;
+mod plan;
+mod rules;
 
+pub use builder::*;
+pub use catalog::*;
+pub use error::*;
 pub use ids::*;
 pub use ir::*;
 pub use op::*;
+pub use passes::*;
+pub use plan::*;
