@@ -1,1 +1,58 @@
-//! placeholder
+//! Runs guests: WebAssembly components that define model graphs, chat templates and samplers.
+//!
+//! It turns a module's bytes into something safe to call: checks them, compiles them (or takes verified compiled code
+//! from a folder of its own), gives every call or request a fresh store with all limits set, and turns whatever a guest
+//! does into a value or a [`ComponentError`] that names module, function and cause.
+//!
+//! It must not know HTTP, tokenizers, devices or scheduling. No type of wasmtime appears in its interface.
+//!
+//! # Map
+//! - [`Runtime`]: engine, ticker, linkers, pools; [`RuntimeConfig`], [`Limits`].
+//! - [`Module`]: a checked, compiled, linked guest of one [`Role`]; `precheck`, `cache`.
+//! - `store`, `meter`, `ticker`, `guest_log`: what one store may use, and the clock of its deadlines.
+//! - [`GraphModule`], [`ChatModule`], [`SamplerModule`]: the three roles.
+//! - `linkers`, `wasi`, `wasi_stub`: what each world may import.
+//! - [`builtin`]: the guests embedded in this binary.
+//!
+//! # Example
+//! ```
+//! use guesthouse_component::{Origin, Runtime, RuntimeConfig};
+//!
+//! let runtime = Runtime::new(RuntimeConfig::default())?;
+//! // Not a component: a clear error, nothing else happens.
+//! let error = runtime.load("mine", b"#!/bin/sh", Origin::File).unwrap_err();
+//! assert_eq!(error.label(), "not_a_component");
+//! # Ok::<(), guesthouse_component::ComponentError>(())
+//! ```
+
+mod answer;
+mod bindings;
+mod block_on;
+pub mod builtin;
+mod cache;
+mod chat;
+mod context;
+mod engine;
+mod error;
+mod graph;
+mod guest_log;
+mod limits;
+mod linkers;
+mod meter;
+mod module;
+mod precheck;
+mod runtime;
+mod sampling;
+mod store;
+mod ticker;
+mod wasi;
+mod wasi_stub;
+
+pub use chat::{ChatModule, ChatSession, Conversation, Delta, ParserId, Segment};
+pub use context::CallContext;
+pub use error::{ComponentError, GuestErrorKind, LimitKind};
+pub use graph::GraphModule;
+pub use limits::{Limits, PoolSizes, RuntimeConfig};
+pub use module::{CodeSource, Module, ModuleDigest, Origin, Role};
+pub use runtime::Runtime;
+pub use sampling::{ModelFacts, PlannedSampling, SamplerModule};

@@ -1,0 +1,26 @@
+//! What a guest may learn about the call it serves.
+
+use std::sync::Arc;
+
+/// Identity and inputs of one request, as far as its guests are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallContext {
+    /// Tag of log lines.
+    pub request: Arc<str>,
+    /// Unix seconds that a guest's clocks show.
+    pub now: u64,
+    /// Seed of a guest's random numbers.
+    pub seed: u64,
+}
+
+impl CallContext {
+    /// A context with the clock at `now` and a fixed seed.
+    #[must_use]
+    pub fn new(request: &str, now: u64) -> Self {
+        Self {
+            request: request.into(),
+            now,
+            seed: 0,
+        }
+    }
+}

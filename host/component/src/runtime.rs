@@ -1,0 +1,130 @@
+//! The engine with everything that guests share.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use wasmtime::component::Component;
+
+use crate::block_on::block_on_within;
+use crate::cache::Cache;
+use crate::linkers::Linkers;
+use crate::store::Budget;
+use crate::ticker::Ticker;
+use crate::{ComponentError, Module, Origin, Role, RuntimeConfig, engine};
+
+/// One per process: engine, ticker, linkers, pools, compiled-code cache.
+pub struct Runtime {
+    pub(crate) engine: wasmtime::Engine,
+    pub(crate) ticker: Ticker,
+    pub(crate) linkers: Linkers,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) config: RuntimeConfig,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) graph: Slots,
+    pub(crate) chat: Slots,
+    pub(crate) sampler: Slots,
+}
+
+impl Runtime {
+    /// Starts the engine and its ticker thread.
+    ///
+    /// # Errors
+    /// [`ComponentError::Engine`] when the pools do not fit, [`ComponentError::Cache`] when the folder for compiled
+    /// code is not ours alone.
+    pub fn new(config: RuntimeConfig) -> Result<Arc<Self>, ComponentError> {
+        let engine = engine::engine(&config)?;
+        let cache = config
+            .cache_dir
+            .as_deref()
+            .map(|folder| Cache::open(folder, &engine))
+            .transpose()?;
+        Ok(Arc::new(Self {
+            ticker: Ticker::start(engine.clone())?,
+            linkers: Linkers::new(&engine)?,
+            budget: Arc::new(Budget::new(config.process_memory)),
+            cache,
+            graph: Slots::new(Role::Graph, config.pool.graph),
+            chat: Slots::new(Role::Chat, config.pool.chat),
+            sampler: Slots::new(Role::Sampler, config.pool.sampler),
+            config,
+            engine,
+        }))
+    }
+
+    /// Checks, compiles and links a module. Takes a second of CPU time for a big one that is not in the cache; call it
+    /// where blocking is allowed.
+    ///
+    /// # Errors
+    /// Says what was expected of the module and what was found.
+    pub fn load(
+        self: &Arc<Self>,
+        name: &str,
+        bytes: &[u8],
+        origin: Origin,
+    ) -> Result<Arc<Module>, ComponentError> {
+        Module::load(self, name, bytes, origin).map(Arc::new)
+    }
+
+    /// Linear memory and tables of all live guests, bytes.
+    #[must_use]
+    pub fn memory_in_use(&self) -> usize {
+        self.budget.used()
+    }
+
+    pub(crate) fn compile(&self, name: &str, bytes: &[u8]) -> Result<Component, ComponentError> {
+        Component::from_binary(&self.engine, bytes).map_err(|error| ComponentError::Compile {
+            module: name.into(),
+            reason: format!("{error:#}"),
+        })
+    }
+}
+
+/// Places of one role in the pool. An empty pool is an error of wasmtime's; waiting here comes first.
+pub(crate) struct Slots {
+    semaphore: Arc<Semaphore>,
+    role: Role,
+    size: usize,
+}
+
+/// A place taken.
+pub(crate) type Slot = OwnedSemaphorePermit;
+
+impl Slots {
+    fn new(role: Role, size: usize) -> Self {
+        Self {
+            semaphore: Arc::new(Semaphore::new(size)),
+            role,
+            size,
+        }
+    }
+
+    fn busy(&self, module: &str) -> ComponentError {
+        ComponentError::Busy {
+            module: module.into(),
+            role: self.role,
+            slots: self.size,
+        }
+    }
+
+    /// Waits as long as it takes.
+    pub(crate) async fn acquire(&self, module: &str) -> Result<Slot, ComponentError> {
+        Arc::clone(&self.semaphore)
+            .acquire_owned()
+            .await
+            .map_err(|_| self.busy(module))
+    }
+
+    /// Blocks the thread for at most `wait`.
+    pub(crate) fn acquire_within(
+        &self,
+        wait: std::time::Duration,
+        module: &str,
+    ) -> Result<Slot, ComponentError> {
+        if let Ok(slot) = Arc::clone(&self.semaphore).try_acquire_owned() {
+            return Ok(slot);
+        }
+        block_on_within(wait, Arc::clone(&self.semaphore).acquire_owned())
+            .and_then(Result::ok)
+            .ok_or_else(|| self.busy(module))
+    }
+}

@@ -1,0 +1,286 @@
+//! One store: a guest's whole world, its limits, and what is left of it when it fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use guesthouse_graph::{GraphBuilder, GraphError};
+use wasmtime::component::ResourceTable;
+use wasmtime::{ResourceLimiter, Store, StoreContextMut, Trap, UpdateDeadline};
+use wasmtime_wasi::WasiCtx;
+
+use crate::guest_log::GuestLog;
+use crate::meter::Meter;
+use crate::{CallContext, ComponentError, LimitKind, Limits};
+
+/// Memory that all stores of a runtime share.
+pub(crate) struct Budget {
+    used: AtomicUsize,
+    limit: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            used: AtomicUsize::new(0),
+            limit,
+        }
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes`, or says how much would have been used.
+    fn take(&self, bytes: usize) -> Result<(), usize> {
+        let after = self
+            .used
+            .fetch_add(bytes, Ordering::Relaxed)
+            .saturating_add(bytes);
+        if after > self.limit {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(after);
+        }
+        Ok(())
+    }
+}
+
+/// Memory of one store, charged to the budget until dropped.
+pub(crate) struct Memory {
+    budget: Arc<Budget>,
+    used: usize,
+    limit: usize,
+    /// The last refusal; explains the trap that usually follows.
+    pub(crate) refused: Option<LimitKind>,
+}
+
+impl Memory {
+    /// Whether a memory or table may grow by `bytes`.
+    fn grow(&mut self, bytes: usize) -> bool {
+        let wanted = self.used.saturating_add(bytes);
+        if wanted > self.limit {
+            self.refused = Some(LimitKind::Memory {
+                wanted,
+                limit: self.limit,
+            });
+            return false;
+        }
+        if let Err(wanted) = self.budget.take(bytes) {
+            self.refused = Some(LimitKind::ProcessMemory {
+                wanted,
+                limit: self.budget.limit,
+            });
+            return false;
+        }
+        self.used = wanted;
+        true
+    }
+}
+
+impl ResourceLimiter for Memory {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        Ok(self.grow(desired.saturating_sub(current)))
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let elements = desired.saturating_sub(current);
+        Ok(self.grow(elements.saturating_mul(size_of::<usize>())))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.used, Ordering::Relaxed);
+    }
+}
+
+/// Data of a store, of whichever role.
+pub(crate) struct State {
+    pub(crate) memory: Memory,
+    pub(crate) log: GuestLog,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) table: ResourceTable,
+    /// Made when a guest that imports WASI first asks for it.
+    pub(crate) wasi: Option<Box<WasiCtx>>,
+    pub(crate) context: CallContext,
+    /// Of a graph build.
+    pub(crate) builder: Option<GraphBuilder>,
+    limits: Limits,
+}
+
+/// Why the epoch callback ended a call.
+#[derive(Debug, thiserror::Error)]
+#[error("deadline")]
+struct Overdue {
+    cpu: Duration,
+    wall: Duration,
+}
+
+/// The builder's finding, on its way through a trap.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct GraphFailure(pub(crate) GraphError);
+
+/// What a store does at each tick of a long call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AtTick {
+    /// Goes on: synchronous calls.
+    Continue,
+    /// Lets the executor's other tasks run first.
+    Yield,
+}
+
+/// What a new store needs to know.
+pub(crate) struct StoreSpec<'a> {
+    pub(crate) module: &'a Arc<str>,
+    pub(crate) limits: &'a Limits,
+    pub(crate) budget: &'a Arc<Budget>,
+    pub(crate) context: CallContext,
+    pub(crate) at_tick: AtTick,
+}
+
+/// A store with every limit set.
+pub(crate) fn store(engine: &wasmtime::Engine, spec: StoreSpec<'_>) -> Store<State> {
+    let limits = spec.limits;
+    let mut table = ResourceTable::new();
+    table.set_max_capacity(limits.resources);
+    let state = State {
+        memory: Memory {
+            budget: Arc::clone(spec.budget),
+            used: 0,
+            limit: limits.memory,
+            refused: None,
+        },
+        log: GuestLog::new(
+            Arc::clone(spec.module),
+            Arc::clone(&spec.context.request),
+            limits,
+        ),
+        meter: Arc::new(Meter::new()),
+        table,
+        wasi: None,
+        context: spec.context,
+        builder: None,
+        limits: limits.clone(),
+    };
+    let mut store = Store::new(engine, state);
+    store.limiter(|state| &mut state.memory);
+    store.set_hostcall_fuel(limits.transfer);
+    store.set_max_component_handles(limits.handles);
+    let at_tick = spec.at_tick;
+    store.epoch_deadline_callback(move |context| at_deadline(&context, at_tick));
+    store
+}
+
+/// Starts the clock of the next call.
+pub(crate) fn begin(store: &mut Store<State>) {
+    store.set_epoch_deadline(1);
+    store.data().meter.begin();
+}
+
+fn at_deadline(
+    store: &StoreContextMut<'_, State>,
+    at_tick: AtTick,
+) -> wasmtime::Result<UpdateDeadline> {
+    let state = store.data();
+    match state.meter.tick() {
+        None => Ok(UpdateDeadline::Continue(1)),
+        Some(used) if used.cpu > state.limits.cpu || used.wall > state.limits.wall => {
+            Err(wasmtime::Error::new(Overdue {
+                cpu: used.cpu,
+                wall: used.wall,
+            }))
+        }
+        Some(_) => Ok(match at_tick {
+            AtTick::Continue => UpdateDeadline::Continue(1),
+            AtTick::Yield => {
+                state.meter.yields();
+                UpdateDeadline::Yield(1)
+            }
+        }),
+    }
+}
+
+impl State {
+    /// Turns a failed call into an error that names module, function and cause.
+    pub(crate) fn failure(
+        &mut self,
+        function: &'static str,
+        error: wasmtime::Error,
+    ) -> ComponentError {
+        let module = self.log.module().to_owned();
+        let error = match error.downcast::<GraphFailure>() {
+            Ok(GraphFailure(source)) => {
+                return ComponentError::Graph {
+                    module,
+                    source: Box::new(source),
+                };
+            }
+            Err(error) => error,
+        };
+        if let Some(overdue) = error.downcast_ref::<Overdue>() {
+            return ComponentError::Timeout {
+                module,
+                function,
+                cpu: overdue.cpu,
+                cpu_budget: self.limits.cpu,
+                wall: overdue.wall,
+                wall_budget: self.limits.wall,
+            };
+        }
+        let trap = error.downcast_ref::<Trap>().copied();
+        let text = format!("{:#}", error.root_cause());
+        if let Some(limit) = self.limit_of(trap, &text) {
+            return ComponentError::Limit {
+                module,
+                function,
+                limit,
+            };
+        }
+        let cause = match (self.log.take_last_error(), trap) {
+            (Some(panic), _) => panic,
+            (None, Some(Trap::UnreachableCodeReached)) => {
+                "unreachable code reached (a panic without message)".into()
+            }
+            (None, Some(trap)) => trap.to_string(),
+            (None, None) => text,
+        };
+        ComponentError::Trap {
+            module,
+            function,
+            cause,
+        }
+    }
+
+    /// The limit behind a trap, if it was one. Wasmtime has no types for the two it checks itself, only texts.
+    fn limit_of(&mut self, trap: Option<Trap>, text: &str) -> Option<LimitKind> {
+        if trap == Some(Trap::StackOverflow) {
+            return Some(LimitKind::Stack);
+        }
+        if text.contains("fuel allocated for hostcalls") {
+            return Some(LimitKind::Transfer {
+                limit: self.limits.transfer,
+            });
+        }
+        if text.contains("store handle limit exceeded") {
+            return Some(LimitKind::Handles {
+                limit: self.limits.handles,
+            });
+        }
+        // A guest that cannot grow its memory gives up with `unreachable`, with or without a message.
+        if trap == Some(Trap::UnreachableCodeReached) {
+            return self.memory.refused.take();
+        }
+        None
+    }
+}

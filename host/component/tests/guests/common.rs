@@ -1,0 +1,50 @@
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use guesthouse_component::{
+    CallContext, ComponentError, Module, Origin, PoolSizes, Runtime, RuntimeConfig,
+};
+
+/// One engine for all tests; what they do to it must not matter to each other.
+static RUNTIME: LazyLock<Arc<Runtime>> = LazyLock::new(|| {
+    let pool = PoolSizes {
+        graph: 4,
+        chat: 16,
+        sampler: 8,
+    };
+    Runtime::new(RuntimeConfig {
+        pool,
+        ..RuntimeConfig::default()
+    })
+    .unwrap()
+});
+
+pub fn runtime() -> &'static Arc<Runtime> {
+    &RUNTIME
+}
+
+/// Bytes of a testing guest.
+pub fn bytes(name: &str) -> Vec<u8> {
+    let file =
+        Path::new(env!("GUESTHOUSE_GUESTS_DIR")).join(format!("guesthouse_testing_{name}.wasm"));
+    std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+pub fn load(name: &str) -> Arc<Module> {
+    runtime().load(name, &bytes(name), Origin::File).unwrap()
+}
+
+pub fn context() -> CallContext {
+    CallContext::new("test", 1_700_000_000)
+}
+
+/// The error names the module, and says each of `parts`.
+#[track_caller]
+pub fn says(error: &ComponentError, label: &str, parts: &[&str]) {
+    let text = error.to_string();
+    assert_eq!(error.label(), label, "{text}");
+    assert!(text.contains("hostile_"), "names the module: {text}");
+    for part in parts {
+        assert!(text.contains(part), "says {part:?}: {text}");
+    }
+}

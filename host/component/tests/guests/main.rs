@@ -1,0 +1,8 @@
+//! Guests that misbehave: each ends its own call with an error that names it, and nothing else happens.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod chat;
+mod common;
+mod graph;
+mod loading;
+mod sampler;
