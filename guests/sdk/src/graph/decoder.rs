@@ -1,0 +1,115 @@
+//! What nearly every decoder repeats.
+
+use super::builder::{self, Activation, AttentionParams, Cache, CacheKind, CacheSpec, Mask, Value};
+use crate::{Config, Error};
+
+/// The sizes that configs of the Llama kind state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dims {
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Width of the MLP.
+    pub ffn: u32,
+    /// Decoder layers.
+    pub layers: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Rows of the embedding table.
+    pub vocab: u32,
+    /// Longest context, tokens.
+    pub max_position: u32,
+    /// Added to the mean square of norms.
+    pub eps: f32,
+}
+
+impl Dims {
+    /// Reads `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`
+    /// (default: all heads), `head_dim` (default: hidden / heads), `vocab_size`, `max_position_embeddings` and
+    /// `rms_norm_eps` (default 1e-6).
+    pub fn from_config(config: &Config) -> Result<Self, Error> {
+        let heads = config.size("num_attention_heads")?;
+        let hidden = config.size("hidden_size")?;
+        let kv_heads = config.opt_size("num_key_value_heads")?.unwrap_or(heads);
+        let head_dim = match config.opt_size("head_dim")? {
+            Some(d) => d,
+            None if hidden % heads == 0 => hidden / heads,
+            None => return Err(config.wrong("hidden_size", &format!("a multiple of num_attention_heads, {heads}"))),
+        };
+        if heads % kv_heads != 0 {
+            return Err(config.wrong("num_key_value_heads", &format!("a divisor of num_attention_heads, {heads}")));
+        }
+        Ok(Self {
+            hidden,
+            ffn: config.size("intermediate_size")?,
+            layers: config.size("num_hidden_layers")?,
+            heads,
+            kv_heads,
+            head_dim,
+            vocab: config.size("vocab_size")?,
+            max_position: config.size("max_position_embeddings")?,
+            eps: config.f32_or("rms_norm_eps", 1e-6)?,
+        })
+    }
+
+    /// Elements of all query heads.
+    pub fn q(&self) -> u32 {
+        self.heads * self.head_dim
+    }
+
+    /// Elements of all key or value heads.
+    pub fn kv(&self) -> u32 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// `1 / sqrt(head_dim)`
+    pub fn scale(&self) -> f32 {
+        (1.0 / f64::from(self.head_dim).sqrt()) as f32
+    }
+}
+
+/// A cache of keys and values of one width, over all positions or the last `window`.
+pub fn kv_cache(kv_heads: u32, head_dim: u32, window: Option<u32>) -> Cache {
+    builder::declare_cache(&CacheSpec {
+        kind: window.map_or(CacheKind::Full, CacheKind::Window),
+        kv_heads,
+        k_dim: head_dim,
+        v_dim: head_dim,
+        v_in_k: false,
+        replicated: false,
+        ext: vec![],
+    })
+}
+
+/// Causal attention, scores times `scale`, over `window` positions or all.
+pub fn attention(scale: f32, window: Option<u32>) -> AttentionParams {
+    AttentionParams { scale, mask: Mask::Causal, window, softcap: None, alibi: None, sinks: None, ext: vec![] }
+}
+
+/// `[heads · d]` → `[heads, d]`
+pub fn split_heads(x: Value, heads: u32, d: u32) -> Value {
+    builder::reshape(x, &[heads, d])
+}
+
+/// `[heads, d]` → `[heads · d]`; `width` is the product.
+pub fn merge_heads(x: Value, width: u32) -> Value {
+    builder::reshape(x, &[width])
+}
+
+/// The activation that Hugging Face calls by the name in field `key`.
+pub fn activation(config: &Config, key: &str, default: &str) -> Result<Activation, Error> {
+    Ok(match config.opt_str(key)?.unwrap_or(default) {
+        "silu" | "swish" => Activation::Silu,
+        "gelu" => Activation::Gelu,
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+        "quick_gelu" => Activation::QuickGelu,
+        "relu" => Activation::Relu,
+        "relu2" => Activation::Relu2,
+        "sigmoid" => Activation::Sigmoid,
+        "tanh" => Activation::Tanh,
+        _ => return Err(config.wrong(key, "an activation that this guest knows (silu, gelu, gelu_new, relu, …)")),
+    })
+}

@@ -1,0 +1,116 @@
+//! Places in a model.
+
+use super::builder::{self, NormRounding, RmsNormParams, Sharding, Value, Weight};
+use std::fmt::Display;
+
+/// A place in the model, like `model.layers.3.mlp`.
+///
+/// It prefixes the names of weights and is what errors, dumps and profiles call the ops that follow. Dropping it goes back
+/// to the place it was entered from.
+#[must_use = "the scope ends when it is dropped"]
+pub struct Scope {
+    path: String,
+    parent: String,
+}
+
+impl Scope {
+    /// The outermost place; `prefix` stands before every weight ("" or "transformer").
+    pub fn root(prefix: &str) -> Self {
+        builder::scope(prefix);
+        Self { path: prefix.into(), parent: String::new() }
+    }
+
+    /// The outermost place of a checkpoint that comes with one of several prefixes: the first under which `weight` is.
+    pub fn root_with(weight: &str, prefixes: &[&str]) -> Self {
+        let has = |p: &&&str| builder::has_param(&join(p, weight));
+        Self::root(prefixes.iter().find(has).or(prefixes.first()).copied().unwrap_or(""))
+    }
+
+    /// A place inside this one.
+    pub fn enter(&self, name: impl Display) -> Self {
+        let path = join(&self.path, &name.to_string());
+        builder::scope(&path);
+        Self { path, parent: self.path.clone() }
+    }
+
+    /// Full name of something in this place.
+    pub fn name(&self, name: &str) -> String {
+        join(&self.path, name)
+    }
+
+    /// Whether the checkpoint has a tensor of this name here.
+    pub fn has(&self, name: &str) -> bool {
+        builder::has_param(&self.name(name))
+    }
+
+    /// A checkpoint tensor, checked against `shape`.
+    pub fn param(&self, name: &str, shape: &[u32]) -> Weight {
+        builder::param(&self.name(name), shape)
+    }
+
+    /// `{name}.weight [out, in]`, and `{name}.bias [out]` if the checkpoint has it.
+    pub fn linear(&self, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {
+        let bias = format!("{name}.bias");
+        let bias = self.has(&bias).then(|| self.param(&bias, &[out]));
+        Linear { weight: self.param(&format!("{name}.weight"), &[out, inp]), bias, sharding }
+    }
+
+    /// `{name}.weight [out, in]` and `{name}.bias [out]`, which must be there.
+    pub fn biased(&self, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {
+        let bias = Some(self.param(&format!("{name}.bias"), &[out]));
+        Linear { weight: self.param(&format!("{name}.weight"), &[out, inp]), bias, sharding }
+    }
+
+    /// [`Self::biased`] where the config says so, else [`Self::linear`]: quantized checkpoints carry zero biases that no
+    /// config mentions.
+    pub fn linear_if(&self, bias: bool, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {
+        if bias { self.biased(name, out, inp, sharding) } else { self.linear(name, out, inp, sharding) }
+    }
+
+    /// Root mean square norm of `x […, d]` by `{name}.weight [d]`, rounded as Llama does.
+    pub fn rms_norm(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
+        let params = RmsNormParams { eps, offset: 0.0, rounding: NormRounding::CastThenWeight };
+        builder::rms_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), params)
+    }
+
+    /// Gemma's form of it: one plus the weight, multiplied before rounding.
+    pub fn rms_norm_unit_offset(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
+        let params = RmsNormParams { eps, offset: 1.0, rounding: NormRounding::WeightThenCast };
+        builder::rms_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), params)
+    }
+
+    /// Layer norm of `x […, d]` by `{name}.weight [d]` and, if the checkpoint has it, `{name}.bias [d]`.
+    pub fn layer_norm(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
+        let bias = format!("{name}.bias");
+        let bias = self.has(&bias).then(|| self.param(&bias, &[d]));
+        builder::layer_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), bias, eps)
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        builder::scope(&self.parent);
+    }
+}
+
+fn join(a: &str, b: &str) -> String {
+    if a.is_empty() { b.into() } else { format!("{a}.{b}") }
+}
+
+/// A weight `[out, in]` with its bias and its tensor-parallel split.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    /// `[out, in]`
+    pub weight: Weight,
+    /// `[out]`
+    pub bias: Option<Weight>,
+    /// How ranks hold it.
+    pub sharding: Sharding,
+}
+
+impl Linear {
+    /// `x [in]` → `[out]`
+    pub fn apply(&self, x: Value) -> Value {
+        builder::linear(x, self.weight, self.bias, self.sharding)
+    }
+}
