@@ -1,4 +1,38 @@
-//! Model weights: finding, checking and reading them, in whatever format they are stored.
+//! Model weights: finding, checking and reading them, whatever the file format.
+//!
+//! A consumer reads *logical tensors* (shape, storage [`Scheme`], bytes) under their Hugging Face names through the trait
+//! [`WeightSource`], copies the bytes into memory of its own and drops the source. Files come from anyone: every header
+//! is checked in full before a tensor is handed out, a damaged or hostile file is a [`WeightsError`], and pickled
+//! checkpoints are never opened.
+//!
+//! This crate must not know devices, graphs, tokenization rules, or where files come from. Architectures are known by
+//! name in [`gguf::hf`] alone, because GGUF renames and reorders tensors by architecture.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `dtype`, `scheme` | element types, block types, sizes of rows |
+//! | `source`, `memory` | the trait, and a source of tensors in memory (tests, dummy weights) |
+//! | `safetensors` | one file or a folder of shards |
+//! | [`gguf`] | GGUF files as they are |
+//! | [`gguf::hf`] | GGUF files as the Hugging Face checkpoint that they were made from |
+//! | [`dequant`] | the exact scalar reference for every block type |
+//! | `map` | file mappings, the crate's only `unsafe`, and what happens when a mapped file shrinks |
+//!
+//! ```
+//! use guesthouse_weights::{DType, MemorySource, TensorInfo, WeightSource, dequantize};
+//!
+//! # fn main() -> Result<(), guesthouse_weights::WeightsError> {
+//! let mut source = MemorySource::new();
+//! source.insert_f32("model.norm.weight", [2], &[0.5, -1.0])?;
+//!
+//! let info = source.info("model.norm.weight").expect("just inserted");
+//! assert_eq!(info, TensorInfo::new([2], DType::F32));
+//! let mut values = [0.0; 2];
+//! dequantize(info.scheme, &source.read("model.norm.weight")?, &mut values)?;
+//! assert_eq!(values, [0.5, -1.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod dtype;
 mod error;

@@ -27,10 +27,11 @@ impl Mapping {
     #[allow(unsafe_code)]
     pub(crate) fn open(path: &Path) -> Result<Self, WeightsError> {
         let io = |e| WeightsError::io(path, e);
-        let file = File::open(path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
+        // Asked before opening: opening a pipe would wait for a writer.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(io(std::io::Error::other("not a regular file")));
         }
+        let file = File::open(path).map_err(io)?;
         // SAFETY: the mapping is read-only and private to this process. Its bytes are only ever interpreted as plain
         // numbers and text that are validated on use, so another process that writes the file can change values but
         // cannot break an invariant. A file that shrinks is caught by `bytes` up to the race that the module

@@ -156,6 +156,3 @@ impl WeightSource for Safetensors {
             .map(Cow::Borrowed)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -226,9 +226,9 @@ impl Metadata {
         let mut entries = HashMap::new();
         for n in 0..count {
             let key = cursor.string("a metadata key")?;
-            if key.is_empty() || key.len() > MAX_KEY {
+            if key.is_empty() || key.len() > MAX_KEY || key.contains(char::is_control) {
                 return Err(cursor.malformed(format!(
-                    "metadata key {n} has {} bytes, expected 1 to {MAX_KEY}",
+                    "metadata key {n} has {} bytes, expected 1 to {MAX_KEY} and no control characters",
                     key.len()
                 )));
             }

@@ -85,9 +85,9 @@ pub(super) fn parse(
 
 fn parse_entry(cursor: &mut Cursor<'_>) -> Result<Entry, WeightsError> {
     let name = cursor.string("a tensor name")?.to_owned();
-    if name.is_empty() || name.len() > MAX_NAME {
+    if name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control) {
         return Err(cursor.malformed(format!(
-            "a tensor name before byte {} has {} bytes, expected 1 to {MAX_NAME}",
+            "a tensor name before byte {} has {} bytes, expected 1 to {MAX_NAME} and no control characters",
             cursor.position(),
             name.len()
         )));

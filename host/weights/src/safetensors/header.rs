@@ -75,6 +75,9 @@ pub(super) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Entry>, WeightsError
     for (name, item) in items {
         match item {
             _ if name == "__metadata__" => {}
+            _ if name.contains(char::is_control) => {
+                return Err(bad(format!("tensor name {name:?} has control characters")));
+            }
             Item::Tensor(raw) => entries.push(entry(path, name, &raw, data.len(), data_start)?),
             Item::Other(_) => {
                 return Err(bad(format!(

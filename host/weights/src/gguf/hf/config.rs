@@ -355,22 +355,14 @@ impl<'a> Keys<'a> {
             head_dim
         };
         let window = self.count("attention.sliding_window")?.filter(|&w| w > 0);
-        let pattern = match self
-            .gguf
-            .metadata()
-            .get(&self.key("attention.sliding_window_pattern"))
-        {
-            Some(value) => value.as_u64().filter(|&n| n > 0).ok_or_else(|| {
-                self.unsupported("its attention.sliding_window_pattern is not a positive number")
-            })?,
-            None => GEMMA3_PATTERN,
-        };
-        let kinds: Vec<&str> = (1..=layers as u64)
-            .map(|n| {
-                if window.is_none() || n.is_multiple_of(pattern) {
-                    "full_attention"
-                } else {
+        let windows = self.gemma3_windows(layers)?;
+        let kinds: Vec<&str> = windows
+            .into_iter()
+            .map(|windowed| {
+                if windowed && window.is_some() {
                     "sliding_attention"
+                } else {
+                    "full_attention"
                 }
             })
             .collect();
@@ -380,7 +372,6 @@ impl<'a> Keys<'a> {
             "query_pre_attn_scalar": scalar,
             "rope_theta": self.float("rope.freq_base")?.unwrap_or(1_000_000.0),
             "rope_local_base_freq": self.float("rope.freq_base_swa")?.unwrap_or(10_000.0),
-            "sliding_window_pattern": pattern,
             "layer_types": kinds,
             "attn_logit_softcapping": null,
         }));
@@ -390,6 +381,25 @@ impl<'a> Keys<'a> {
             json!(self.float("final_logit_softcapping")?),
         );
         Ok(config)
+    }
+
+    /// For each layer, whether it attends to a window.
+    fn gemma3_windows(&self, layers: usize) -> Result<Vec<bool>, WeightsError> {
+        let key = self.key("attention.sliding_window_pattern");
+        let every = match self.gguf.metadata().get(&key) {
+            None => GEMMA3_PATTERN,
+            Some(MetaValue::Array(Array::Bool(windows))) if windows.len() == layers => {
+                return Ok(windows.clone());
+            }
+            Some(value) => value.as_u64().filter(|&n| n > 0).ok_or_else(|| {
+                self.malformed(format!(
+                    "its metadata '{key}' should be a positive number or {layers} booleans"
+                ))
+            })?,
+        };
+        Ok((1..=layers as u64)
+            .map(|n| !n.is_multiple_of(every))
+            .collect())
     }
 
     fn gpt2(&self) -> Result<Map<String, Value>, WeightsError> {

@@ -155,6 +155,11 @@ impl Layout<'_> {
             Heads::KeyValue => self.keys.kv_heads()?,
         };
         let rows = stored.info.shape.first().copied().unwrap_or(1);
+        if stored.info.shape.len() == 1 && stored.info.scheme.is_row_blocked() {
+            let (name, scheme) = (&stored.name, stored.info.scheme);
+            let what = format!("bias '{name}' is stored as {scheme}, expected a plain type");
+            return Err(malformed(gguf.path(), what));
+        }
         if heads > 0 && rows.is_multiple_of(2 * heads) {
             return Ok(rows / heads);
         }

@@ -1,0 +1,311 @@
+//! Safetensors files and folders, good, damaged and hostile.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+
+use guesthouse_weights::{DType, Safetensors, TensorInfo, WeightSource, WeightsError};
+use proptest::prelude::*;
+
+fn file(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut out = (header.len() as u64).to_le_bytes().to_vec();
+    out.extend(header.as_bytes());
+    out.extend(data);
+    out
+}
+
+fn open(bytes: &[u8]) -> Result<Safetensors, WeightsError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    fs::write(&path, bytes).unwrap();
+    Safetensors::open(path)
+}
+
+fn error(header: &str, data: &[u8]) -> String {
+    open(&file(header, data))
+        .map(|_| ())
+        .unwrap_err()
+        .to_string()
+}
+
+/// One f32 tensor `[1]` of this name.
+fn one(name: &str, value: f32) -> Vec<u8> {
+    let header = format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#);
+    file(&header, &value.to_le_bytes())
+}
+
+#[test]
+fn tensors_are_found_in_any_order_with_metadata_and_padding() {
+    let header = r#"{"__metadata__":{"format":"pt"},
+        "b":{"dtype":"BF16","shape":[2,1],"data_offsets":[4,8]},
+        "a":{"dtype":"I32","shape":[],"data_offsets":[0,4]},
+        "e":{"dtype":"F8_E4M3","shape":[0,5],"data_offsets":[8,8]}}    "#;
+    let source = open(&file(header, &[1, 2, 3, 4, 5, 6, 7, 8])).unwrap();
+    assert_eq!(source.names(), ["a", "b", "e"]);
+    assert_eq!(source.info("b"), Some(TensorInfo::new([2, 1], DType::Bf16)));
+    assert_eq!(source.info("a"), Some(TensorInfo::new([], DType::I32)));
+    assert_eq!(*source.read("b").unwrap(), [5, 6, 7, 8]);
+    assert_eq!(*source.read("a").unwrap(), [1, 2, 3, 4]);
+    assert!(source.read("e").unwrap().is_empty());
+    let missing = source.read("c").unwrap_err();
+    assert_eq!(missing.label(), "weights_missing_tensor");
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let bytes = one("weight", 1.0);
+    for len in 0..bytes.len() {
+        let error = open(&bytes[..len]).map(|_| ()).unwrap_err();
+        assert!(
+            matches!(error, WeightsError::Malformed { .. }),
+            "{len}: {error}"
+        );
+    }
+}
+
+#[test]
+fn headers_are_checked() {
+    let t = |dtype: &str, shape: &str, begin: u64, end: u64| {
+        format!(r#"{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{begin},{end}]}}"#)
+    };
+    let f32s = |n: u64, begin, end| t("F32", &format!("[{n}]"), begin, end);
+    let cases = [
+        (
+            format!(r#"{{"a":{}}}"#, f32s(2, 0, 4)),
+            "needs 8 bytes, its data_offsets span 4",
+        ),
+        (
+            format!(r#"{{"a":{}}}"#, f32s(4, 0, 16)),
+            "the data has 8 bytes",
+        ),
+        (
+            format!(r#"{{"a":{}}}"#, f32s(1, 8, 4)),
+            "data_offsets [8, 4]",
+        ),
+        (
+            format!(r#"{{"a":{}}}"#, f32s(1, u64::MAX - 3, u64::MAX)),
+            "the data has 8 bytes",
+        ),
+        (format!(r#"{{"a":{}}}"#, f32s(u64::MAX, 0, 8)), "overflows"),
+        (
+            format!(r#"{{"a":{}}}"#, t("F32", "[4294967296,4294967296]", 0, 8)),
+            "overflows",
+        ),
+        (
+            format!(r#"{{"a":{}}}"#, t("F32", "[-2]", 0, 8)),
+            "needs dtype, shape",
+        ),
+        (
+            format!(r#"{{"a":{},"b":{}}}"#, f32s(2, 0, 8), f32s(1, 4, 8)),
+            "'b' overlaps 'a' by 4",
+        ),
+        (
+            format!(r#"{{"a":{}}}"#, f32s(1, 4, 8)),
+            "4 bytes between 'the header' and 'a'",
+        ),
+        (format!(r#"{{"a":{}}}"#, f32s(1, 0, 4)), "4 bytes after 'a'"),
+        (
+            format!(r#"{{"a":{},"a":{}}}"#, f32s(1, 0, 4), f32s(1, 4, 8)),
+            "'a' appears twice",
+        ),
+        (r#"{"a":3}"#.to_owned(), "needs dtype, shape"),
+        ("[]".to_owned(), "expected an object"),
+        ("{".to_owned(), "not the expected JSON"),
+        (
+            format!(r#"{{"a":{}}}"#, t("F32", &format!("{:?}", [1; 40]), 0, 8)),
+            "40 dimensions",
+        ),
+    ];
+    for (header, message) in cases {
+        let text = error(&header, &[0; 8]);
+        assert!(text.contains(message), "expected {message:?} in: {text}");
+    }
+    let exotic = error(&format!(r#"{{"a":{}}}"#, t("F64", "[1]", 0, 8)), &[0; 8]);
+    assert!(
+        exotic.contains("\"F64\"") && exotic.contains("BF16"),
+        "{exotic}"
+    );
+}
+
+#[test]
+fn absurd_header_sizes_are_refused() {
+    for claim in [u64::MAX, 1 << 62, 200_000_000, 100] {
+        let mut bytes = claim.to_le_bytes().to_vec();
+        bytes.extend(b"{}");
+        let text = open(&bytes).map(|_| ()).unwrap_err().to_string();
+        assert!(text.contains(&format!("claims {claim} bytes")), "{text}");
+    }
+}
+
+#[test]
+fn names_are_found_with_and_without_their_prefix() {
+    let old = open(&one("h.0.ln_1.weight", 1.0)).unwrap();
+    let asked = "transformer.h.0.ln_1.weight";
+    assert!(old.info(asked).is_some());
+    assert_eq!(old.resolve(asked).as_deref(), Some("h.0.ln_1.weight"));
+    assert_eq!(*old.read(asked).unwrap(), 1f32.to_le_bytes());
+    let new = open(&one("model.norm.weight", 2.0)).unwrap();
+    assert!(new.info("norm.weight").is_some());
+    assert!(new.info("model.norm.weight").is_some());
+    assert!(new.info("transformer.norm.weight").is_none());
+    assert_eq!(new.resolve("norm").as_deref(), None);
+}
+
+fn write(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) {
+    fs::write(dir.join(name), bytes).unwrap();
+}
+
+fn folder_error(dir: &Path) -> WeightsError {
+    Safetensors::open(dir).map(|_| ()).unwrap_err()
+}
+
+const INDEX: &str = "model.safetensors.index.json";
+
+#[test]
+fn an_index_decides_which_tensor_comes_from_which_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    write(dir, "a.safetensors", one("x", 1.0));
+    write(dir, "b.safetensors", one("y", 2.0));
+    write(dir, "unlisted.safetensors", "garbage");
+    let index =
+        r#"{"metadata":{"total_size":8},"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}"#;
+    write(dir, INDEX, index);
+    let source = Safetensors::open(dir).unwrap();
+    assert_eq!(source.names(), ["x", "y"]);
+    assert_eq!(*source.read("y").unwrap(), 2f32.to_le_bytes());
+
+    let cases = [
+        (
+            r#"{"weight_map":{"x":"c.safetensors"}}"#,
+            "'c.safetensors', which is not in the folder",
+        ),
+        (
+            r#"{"weight_map":{"z":"a.safetensors"}}"#,
+            "has no such tensor",
+        ),
+        (
+            r#"{"weight_map":{"x":"a.safetensors","x":"b.safetensors"}}"#,
+            "'x' appears twice",
+        ),
+        (r#"{"weight_map":{"x":3}}"#, "weight_map"),
+        (r#"{}"#, "weight_map"),
+        ("", "weight_map"),
+    ];
+    for (index, message) in cases {
+        write(dir, INDEX, index);
+        let text = folder_error(dir).to_string();
+        assert!(text.contains(message), "expected {message:?} in: {text}");
+    }
+}
+
+#[test]
+fn an_index_cannot_lead_out_of_its_folder() {
+    let outer = tempfile::tempdir().unwrap();
+    write(outer.path(), "secret.safetensors", one("x", 1.0));
+    let dir = outer.path().join("model");
+    fs::create_dir(&dir).unwrap();
+    let absolute = outer
+        .path()
+        .join("secret.safetensors")
+        .display()
+        .to_string();
+    let shards = [
+        "../secret.safetensors",
+        "./../secret.safetensors",
+        "..\\\\secret.safetensors",
+        "C:secret.safetensors",
+        "",
+        "..",
+        ".",
+        "a/b.safetensors",
+        "x\\u0000.safetensors",
+        "config.json",
+        absolute.as_str(),
+    ];
+    for shard in shards {
+        write(
+            &dir,
+            INDEX,
+            format!(r#"{{"weight_map":{{"x":"{shard}"}}}}"#),
+        );
+        let text = folder_error(&dir).to_string();
+        assert!(text.contains("directly in the folder"), "{shard}: {text}");
+    }
+}
+
+#[test]
+fn folders_without_an_index_use_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    assert!(matches!(folder_error(dir), WeightsError::NoWeights { .. }));
+    write(dir, "part-1.safetensors", one("x", 1.0));
+    write(dir, "part-2.safetensors", one("y", 2.0));
+    write(dir, "adapter_model.safetensors", "not a model");
+    assert_eq!(Safetensors::open(dir).unwrap().names(), ["x", "y"]);
+    write(dir, "part-3.safetensors", one("x", 3.0));
+    assert!(folder_error(dir).to_string().contains("'x' is already in"));
+    write(dir, "model.safetensors", one("z", 4.0));
+    assert_eq!(Safetensors::open(dir).unwrap().names(), ["z"]);
+}
+
+#[test]
+fn pickled_weights_are_refused_with_the_command_that_converts_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("it's a model");
+    fs::create_dir(&dir).unwrap();
+    write(&dir, "training_args.bin", "x");
+    assert!(matches!(folder_error(&dir), WeightsError::NoWeights { .. }));
+    write(&dir, "pytorch_model.bin", "x");
+    let error = folder_error(&dir);
+    assert!(matches!(error, WeightsError::PickleOnly { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("'pytorch_model.bin'") && text.contains("save_pretrained(sys.argv[1])"),
+        "{text}"
+    );
+    assert!(text.contains(r"it'\''s a model'"), "{text}");
+}
+
+#[test]
+fn a_shard_that_shrinks_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.safetensors");
+    fs::write(&path, one("x", 1.0)).unwrap();
+    let source = Safetensors::open(&path).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(3)
+        .unwrap();
+    assert!(matches!(source.read("x"), Err(WeightsError::Shrank { .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mutated_files_never_panic(
+        changes in prop::collection::vec((0.0..1.0f64, any::<u8>()), 1..5),
+        cut in prop::option::weighted(0.2, 0.0..1.0f64),
+    ) {
+        let header = r#"{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
+            "b":{"dtype":"F16","shape":[5],"data_offsets":[24,34]}}"#;
+        let mut bytes = file(header, &[1; 34]);
+        for (place, byte) in changes {
+            let at = (place * bytes.len() as f64) as usize;
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate((cut * bytes.len() as f64) as usize);
+        }
+        if let Ok(source) = open(&bytes) {
+            for name in source.names() {
+                let needed = source.info(&name).unwrap().byte_len();
+                prop_assert_eq!(Some(source.read(&name).unwrap().len()), needed);
+            }
+        }
+    }
+}
