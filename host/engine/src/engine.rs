@@ -1,13 +1,22 @@
 //! The loop.
 
-use crate::{EngineConfig, EngineError, EventSink, Executor, Request, RequestId, Stats, SubmitError};
+use crate::limits::Limits;
+use crate::scheduler::Scheduler;
+use crate::state::State;
+use crate::{
+    EngineConfig, EngineError, EventSink, Executor, Masks, Request, RequestId, Stats, SubmitError, admit, batch, collect,
+    integrity,
+};
+
+/// Steps under way at once.
+const DEPTH: usize = 2;
 
 /// Whether a step found anything to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// No request is queued, running or in flight.
     Idle,
-    /// A step was launched or collected.
+    /// There was work.
     Worked,
 }
 
@@ -15,13 +24,18 @@ pub enum Progress {
 #[derive(Debug)]
 pub struct Engine<E> {
     executor: E,
-    config: EngineConfig,
+    state: State,
+    scheduler: Scheduler,
+    /// Calls of [`Engine::step`] in a row that could do nothing although requests are there.
+    stalls: u32,
+    dead: bool,
 }
 
 impl<E: Executor> Engine<E> {
     /// An engine without requests.
     pub fn new(executor: E, config: EngineConfig) -> Self {
-        Self { executor, config }
+        let state = State::new(executor.info(), &config);
+        Self { executor, state, scheduler: Scheduler::default(), stalls: 0, dead: false }
     }
 
     /// Queues a request.
@@ -29,28 +43,101 @@ impl<E: Executor> Engine<E> {
     /// # Errors
     /// When it can never run, the queue is full, or the engine is dead.
     pub fn submit(&mut self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
-        drop((request, sink));
-        let _ = (&self.executor, self.config);
-        Err(SubmitError::Dead)
+        if self.dead {
+            return Err(SubmitError::Dead);
+        }
+        self.state.enqueue(request, sink)
     }
 
     /// Ends a request without further events; unknown ids are ignored.
     pub fn cancel(&mut self, id: RequestId) {
-        let _ = id;
+        self.state.cancel(id);
     }
 
-    /// Schedules and launches one step, and collects the one before.
+    /// Schedules and launches a step, then collects the one before it: two are under way while the device works.
     ///
     /// # Errors
     /// When the device is lost. All requests were told, and the engine is dead.
     pub fn step(&mut self) -> Result<Progress, EngineError> {
-        Err(EngineError::Dead)
+        if self.dead {
+            return Err(EngineError::Dead);
+        }
+        let result = self.turn();
+        if let Err(error) = &result {
+            tracing::error!(label = error.label(), %error, "the engine stops");
+            self.abandon(error);
+            self.dead = true;
+        }
+        result
+    }
+
+    fn turn(&mut self) -> Result<Progress, EngineError> {
+        if !self.scheduler.is_starving(&self.state) {
+            admit::admit(&mut self.state);
+        }
+        let advances = self.scheduler.schedule(&mut self.state);
+        let launches = !advances.is_empty();
+        if launches {
+            let ticket = self.executor.launch(batch::build(&mut self.state, advances))?;
+            self.executor.sample(ticket, Masks::default())?;
+        }
+        let due = if launches { DEPTH } else { 1 };
+        let collects = self.state.in_flight.len() >= due;
+        if collects && let Some(step) = self.state.in_flight.front() {
+            let output = self.executor.collect(step.ticket)?;
+            collect::apply(&mut self.state, output)?;
+        }
+        self.state.cancel_gone();
+        self.watch(launches || collects);
+        Ok(if self.state.is_idle() { Progress::Idle } else { Progress::Worked })
+    }
+
+    /// Fails the first request if nothing can be done for anyone. A preemption may cost one turn.
+    fn watch(&mut self, did_something: bool) {
+        self.stalls = if did_something || self.state.is_idle() { 0 } else { self.stalls + 1 };
+        if self.stalls > 3 {
+            let mut queued = self.state.running.values().chain(self.state.waiting.values());
+            let first = queued.next().and_then(|id| self.state.sequences.get(id)).map(|sequence| sequence.request);
+            if let Some(request) = first {
+                self.state.fail(request, None, EngineError::Unschedulable(request));
+            }
+        }
+    }
+
+    /// Ends all requests with an error.
+    pub(crate) fn abandon(&mut self, error: &EngineError) {
+        self.state.abandon(error);
+    }
+
+    /// Whether nothing is queued, running or in flight.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.state.is_idle()
+    }
+
+    /// Checks requests without queueing them.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.state.limits
     }
 
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        Stats {
+            running: self.state.running.len(),
+            waiting: self.state.waiting.len(),
+            blocks_used: self.state.pool.used(),
+            ..self.state.stats
+        }
+    }
+
+    /// Proves that blocks, slots and sequences agree. Costs time in proportion to all of them.
+    ///
+    /// # Errors
+    /// What disagrees.
+    pub fn check_integrity(&self) -> Result<(), EngineError> {
+        integrity::check(&self.state)
     }
 
     /// The executor.
@@ -59,3 +146,6 @@ impl<E: Executor> Engine<E> {
         &self.executor
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Writes down a step: from chosen advances to a [`StepPlan`] and what to do when it is collected.
+
+use crate::layout::Layout;
+use crate::scheduler::Advance;
+use crate::sequence::{Order, Phase, Place, PromptScores, Sequence};
+use crate::state::{InFlight, RowRecord, State};
+use crate::{Admission, BlockId, GroupId, Input, RandomKey, Row, SampleTask, SequenceId, Slot, StepPlan};
+use std::sync::Arc;
+
+/// The step being written.
+struct Draft {
+    plan: StepPlan,
+    record: InFlight,
+}
+
+/// What tells a fork from its leader.
+struct Branch {
+    id: SequenceId,
+    choice: u32,
+    slot: Slot,
+}
+
+/// Turns advances into the next step and appends it to the steps in flight.
+pub(crate) fn build(state: &mut State, advances: Vec<Advance>) -> StepPlan {
+    let ticket = state.next_ticket;
+    state.next_ticket.0 += 1;
+    let mut draft = Draft {
+        plan: StepPlan {
+            ticket,
+            released: std::mem::take(&mut state.released),
+            admitted: Vec::new(),
+            copies: Vec::new(),
+            rows: Vec::with_capacity(advances.len()),
+            samples: Vec::new(),
+        },
+        record: InFlight { ticket, rows: Vec::with_capacity(advances.len()), samples: Vec::new(), held: Vec::new() },
+    };
+    let mut decodes = 0;
+    for advance in advances {
+        state.stats.step_tokens += u64::from(advance.len);
+        decodes += u64::from(state.sequences.get(&advance.sequence).is_some_and(Sequence::decodes));
+        draft.row(state, advance);
+    }
+    state.stats.steps += 1;
+    state.stats.decode_steps += u64::from(decodes > 0);
+    state.stats.decode_rows += decodes;
+    state.in_flight.push_back(draft.record);
+    draft.plan
+}
+
+impl Draft {
+    fn row(&mut self, state: &mut State, advance: Advance) {
+        let Some(sequence) = state.sequences.get_mut(&advance.sequence) else { return };
+        let Some(place) = &mut sequence.place else { return };
+        let (start, end) = (sequence.computed, sequence.computed + advance.len);
+        let slot = place.slot;
+        let history = match place.history {
+            Some(history) => history,
+            None => {
+                let complete: Vec<usize> =
+                    state.limits.layout().groups().map(|(_, info)| state.limits.layout().complete(info, start)).collect();
+                for (table, complete) in place.tables.iter_mut().zip(complete) {
+                    table.announced = complete.min(table.entries.len());
+                }
+                let blocks = announced(place);
+                self.plan.admitted.push(admission(sequence, slot, blocks));
+                sequence.tokens.len() as u32
+            }
+        };
+        let Some(place) = &mut sequence.place else { return };
+        let input = if end <= history {
+            Input::History
+        } else {
+            match (sequence.tokens.get(history as usize..end as usize), sequence.last_sample) {
+                (None, Some((ticket, sample))) => Input::From { ticket, sample },
+                (tokens, _) => Input::Known(tokens.unwrap_or_default().to_vec()),
+            }
+        };
+        place.history = Some(history.max(end));
+        let mut new_blocks = Vec::new();
+        for (group, table) in place.tables.iter_mut().enumerate() {
+            let group = GroupId(group as u32);
+            new_blocks.extend(table.ids(table.announced, table.entries.len()).map(|block| (group, block)));
+            table.announced = table.entries.len();
+        }
+        let prompt_logprobs = match sequence.scores {
+            PromptScores::Gathering { top, .. } if start + 1 < sequence.prompt_len => Some(top),
+            _ => None,
+        };
+        let row = self.plan.rows.len() as u32;
+        self.plan.copies.extend(advance.copies);
+        self.record.held.extend(advance.sources);
+        self.plan.rows.push(Row { slot, start, len: advance.len, input, new_blocks, prompt_logprobs });
+        self.record.rows.push(RowRecord {
+            sequence: advance.sequence,
+            start,
+            len: advance.len,
+            scores_prompt: prompt_logprobs.is_some(),
+        });
+        sequence.in_flight += 1;
+        sequence.computed = end;
+        if end == sequence.len() && sequence.len() < sequence.limit {
+            let top_logprobs = sequence.top_logprobs;
+            self.sample(sequence, SampleTask { row, slot, top_logprobs });
+            self.forks(state, advance.sequence, SampleTask { row, slot, top_logprobs }, start);
+        }
+    }
+
+    fn sample(&mut self, sequence: &mut Sequence, task: SampleTask) {
+        sequence.last_sample = Some((self.plan.ticket, self.plan.samples.len() as u32));
+        sequence.unknown += 1;
+        sequence.in_flight += 1;
+        self.plan.samples.push(task);
+        self.record.samples.push(sequence.id);
+    }
+
+    /// Branches off the choices that share the prompt just computed; each samples its first token from the same row.
+    fn forks(&mut self, state: &mut State, leader: SequenceId, task: SampleTask, start: u32) {
+        let Some(sequence) = state.sequences.get_mut(&leader) else { return };
+        let choices = std::mem::take(&mut sequence.forks);
+        let slots = sequence.place.as_mut().map(|place| std::mem::take(&mut place.reserved)).unwrap_or_default();
+        for (choice, slot) in choices.zip(slots) {
+            let id = state.next_sequence_id();
+            let Some(leader) = state.sequences.get(&leader) else { return };
+            let Some(mut fork) = fork(leader, state.limits.layout(), Branch { id, choice, slot }, start) else { return };
+            let blocks = fork.place.as_ref().map(announced).unwrap_or_default();
+            self.plan.admitted.push(admission(&fork, slot, blocks));
+            self.sample(&mut fork, SampleTask { slot, ..task.clone() });
+            if let Some(active) = state.requests.get_mut(&fork.request) {
+                active.sequences.push(id);
+            }
+            state.running.insert(fork.order, id);
+            state.sequences.insert(id, fork);
+        }
+    }
+}
+
+/// The executor's part of the block tables.
+fn announced(place: &Place) -> Vec<Vec<BlockId>> {
+    place.tables.iter().map(|table| table.ids(0, table.announced).collect()).collect()
+}
+
+fn admission(sequence: &Sequence, slot: Slot, blocks: Vec<Vec<BlockId>>) -> Admission {
+    Admission {
+        slot,
+        tokens: sequence.tokens.clone(),
+        prompt_len: sequence.prompt_len,
+        sampling: Arc::clone(&sequence.sampling),
+        random: sequence.random,
+        blocks,
+    }
+}
+
+/// A choice that shares all blocks of `leader`'s prompt. The executor is told at once only of blocks that were complete
+/// before the row at `start`, since that row still writes the others.
+fn fork(leader: &Sequence, layout: &Layout, branch: Branch, start: u32) -> Option<Sequence> {
+    let Branch { id, choice, slot } = branch;
+    let place = leader.place.as_ref()?;
+    let tables = layout
+        .groups()
+        .zip(&place.tables)
+        .map(|((_, info), table)| table.fork(layout.complete(info, start)))
+        .collect();
+    let place = Place { slot, reserved: Vec::new(), tables, history: Some(leader.prompt_len) };
+    Some(Sequence {
+        id,
+        request: leader.request,
+        order: Order { choice, ..leader.order },
+        forks: 0..0,
+        tokens: leader.tokens.clone(),
+        prompt_len: leader.prompt_len,
+        limit: leader.limit,
+        salt: leader.salt,
+        keys: leader.keys.clone(),
+        published: leader.published,
+        sampling: Arc::clone(&leader.sampling),
+        random: RandomKey { lineage: choice, ..leader.random },
+        top_logprobs: leader.top_logprobs,
+        scores: PromptScores::Done,
+        computed: leader.computed,
+        unknown: 0,
+        last_sample: None,
+        in_flight: 0,
+        phase: Phase::Running,
+        preempted: false,
+        place: Some(place),
+    })
+}

@@ -1,0 +1,120 @@
+//! What an engine can ever run: the checks before a request is queued.
+
+use crate::layout::Layout;
+use crate::{EngineConfig, ExecutorInfo, Request, SubmitError};
+
+/// Fixed limits of an engine; checks requests without touching its state.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    layout: Layout,
+    max_len: u32,
+    vocab: u32,
+    max_waiting: usize,
+    max_running: u32,
+    max_step_tokens: u32,
+    whole_prompt: bool,
+}
+
+impl Limits {
+    /// The tighter of both.
+    #[must_use]
+    pub fn new(info: &ExecutorInfo, config: &EngineConfig) -> Self {
+        let max_step_tokens = info.max_step_tokens.min(config.max_step_tokens).max(1);
+        let max_running = u32::try_from(config.max_running).unwrap_or(u32::MAX).min(info.slots).min(max_step_tokens);
+        Self {
+            layout: Layout::new(info),
+            max_len: info.max_len,
+            vocab: info.vocab,
+            max_waiting: config.max_waiting,
+            max_running: max_running.max(1),
+            max_step_tokens,
+            whole_prompt: info.whole_prompt,
+        }
+    }
+
+    /// Longest sequence, prompt and output together, tokens.
+    #[must_use]
+    pub fn max_len(&self) -> u32 {
+        self.max_len
+    }
+
+    /// Most tokens in one step.
+    #[must_use]
+    pub fn max_step_tokens(&self) -> u32 {
+        self.max_step_tokens
+    }
+
+    /// Most sequences that run at once.
+    #[must_use]
+    pub fn max_running(&self) -> u32 {
+        self.max_running
+    }
+
+    /// Most requests that wait.
+    #[must_use]
+    pub fn max_waiting(&self) -> usize {
+        self.max_waiting
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn vocab(&self) -> u32 {
+        self.vocab
+    }
+
+    pub(crate) fn whole_prompt(&self) -> bool {
+        self.whole_prompt
+    }
+
+    /// Choices that one prefill serves.
+    pub(crate) fn choices_per_prefill(&self, request: &Request) -> u32 {
+        match (request.params.max_tokens, self.layout.shares_blocks()) {
+            (0, _) => request.params.n,
+            (_, true) => self.max_running,
+            (_, false) => 1,
+        }
+    }
+
+    /// # Errors
+    /// When the request can never run.
+    pub fn check(&self, request: &Request) -> Result<(), SubmitError> {
+        let params = &request.params;
+        if request.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        if u64::from(prompt_len) + u64::from(params.max_tokens) > u64::from(self.max_len) {
+            return Err(SubmitError::TooLong { prompt_len, max_tokens: params.max_tokens, max_len: self.max_len });
+        }
+        if let Some(position) = request.prompt.iter().position(|&token| token >= self.vocab) {
+            let token = request.prompt[position];
+            return Err(SubmitError::TokenOutOfVocabulary { token, position: position as u32, vocab: self.vocab });
+        }
+        if params.max_tokens == 0 && params.prompt_logprobs.is_none() {
+            return Err(SubmitError::NothingToDo);
+        }
+        let queue = u32::try_from(self.max_waiting.max(1)).unwrap_or(u32::MAX);
+        let limit = match self.layout.shares_blocks() || params.max_tokens == 0 {
+            true => self.max_running.saturating_mul(queue),
+            false => queue,
+        };
+        if params.n == 0 || params.n > limit {
+            return Err(SubmitError::ChoicesOutOfRange { n: params.n, limit });
+        }
+        if self.whole_prompt && prompt_len > self.max_step_tokens {
+            return Err(SubmitError::PromptExceedsStep { prompt_len, max_step_tokens: self.max_step_tokens });
+        }
+        // The last token is sampled but never computed.
+        let tokens = prompt_len + params.max_tokens.saturating_sub(1);
+        let chunk = if self.whole_prompt { prompt_len } else { 1 };
+        for (group, info) in self.layout.groups() {
+            let needed = self.layout.least_blocks(info, tokens, chunk);
+            if needed > info.blocks {
+                return Err(SubmitError::NeverFits { tokens, group, needed, blocks: info.blocks });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Chooses which sequences advance in the next step, and by how many tokens.
+
+use crate::block_pool::{BlockHandle, BlockPool};
+use crate::layout::Layout;
+use crate::preempt;
+use crate::sequence::{Order, Place};
+use crate::state::State;
+use crate::{BlockCopy, SequenceId};
+
+/// First come, first served within a priority. Decodes go first, one token each; then prefills share what is left of
+/// the step's token budget, in order, each as long a chunk as budget and blocks allow.
+///
+/// Who lacks blocks preempts sequences behind it, last first. While blocks are about to be freed by steps in flight it
+/// waits instead, and nobody behind it takes further blocks, so the first sequence always gets what it needs.
+#[derive(Debug, Default)]
+pub(crate) struct Scheduler {
+    /// The first sequence that waits for blocks.
+    starving: Option<Order>,
+}
+
+/// One sequence's part in the next step; its blocks are in its tables already.
+#[derive(Debug)]
+pub(crate) struct Advance {
+    pub(crate) sequence: SequenceId,
+    pub(crate) len: u32,
+    pub(crate) copies: Vec<BlockCopy>,
+    /// Keeps the copies' sources.
+    pub(crate) sources: Vec<BlockHandle>,
+}
+
+/// The step as chosen so far.
+#[derive(Debug)]
+struct Selection {
+    advances: Vec<Advance>,
+    tokens_left: u32,
+}
+
+impl Selection {
+    fn remove(&mut self, sequence: SequenceId) {
+        if let Some(index) = self.advances.iter().position(|advance| advance.sequence == sequence) {
+            self.tokens_left += self.advances.remove(index).len;
+        }
+    }
+}
+
+impl Scheduler {
+    /// Whether a running sequence waits for blocks: a reason to admit nobody.
+    pub(crate) fn is_starving(&self, state: &State) -> bool {
+        self.starving.is_some_and(|order| state.running.contains_key(&order))
+    }
+
+    /// Fills a step. Chosen sequences hold the blocks they will write.
+    pub(crate) fn schedule(&mut self, state: &mut State) -> Vec<Advance> {
+        if !self.is_starving(state) {
+            self.starving = None;
+        }
+        let mut selection = Selection { advances: Vec::new(), tokens_left: state.limits.max_step_tokens() };
+        let (decodes, prefills): (Vec<_>, Vec<_>) = state
+            .running
+            .values()
+            .copied()
+            .filter(|id| state.sequences.get(id).is_some_and(|sequence| sequence.remaining() > 0))
+            .partition(|id| state.sequences.get(id).is_some_and(|sequence| sequence.decodes()));
+        for id in decodes.into_iter().chain(prefills) {
+            self.advance(state, id, &mut selection);
+        }
+        selection.advances
+    }
+
+    /// Adds a sequence to the step, if it can be.
+    fn advance(&mut self, state: &mut State, id: SequenceId, selection: &mut Selection) {
+        // Earlier ones may have preempted it meanwhile.
+        while let Some(sequence) = state.sequences.get(&id)
+            && state.running.contains_key(&sequence.order)
+        {
+            let order = sequence.order;
+            let want = sequence.remaining().min(selection.tokens_left);
+            let whole = state.limits.whole_prompt() && sequence.computed == 0;
+            let least = if whole { sequence.prompt_len } else { 1 };
+            if want < least {
+                // A prompt that must run whole gets the next step's budget before those behind it.
+                selection.tokens_left = 0;
+                return;
+            }
+            let frugal = self.starving.is_some_and(|first| first < order);
+            if let Some(advance) = reserve(state, id, Need { least, want, frugal }) {
+                selection.tokens_left -= advance.len;
+                selection.advances.push(advance);
+                if self.starving == Some(order) {
+                    self.starving = None;
+                }
+                return;
+            }
+            let victim = if frugal || state.is_settling() { None } else { preempt::victim(&state.running, order) };
+            match victim {
+                Some(victim) => {
+                    selection.remove(victim);
+                    preempt::preempt(state, victim);
+                }
+                None => {
+                    if preempt::must_restart(state, order) {
+                        preempt::preempt(state, id);
+                    }
+                    self.starving = Some(self.starving.map_or(order, |first| first.min(order)));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What a sequence asks for.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    /// Fewer tokens are of no use.
+    least: u32,
+    want: u32,
+    /// Only blocks it holds already.
+    frugal: bool,
+}
+
+/// Gives a sequence the blocks for its next tokens: for as many as the pool allows, or for none.
+fn reserve(state: &mut State, id: SequenceId, need: Need) -> Option<Advance> {
+    let State { sequences, pool, limits, .. } = state;
+    let layout = limits.layout();
+    let sequence = sequences.get_mut(&id)?;
+    let start = sequence.computed;
+    let place = sequence.place.as_mut()?;
+    let mut passed = Vec::new();
+    for ((_, info), table) in layout.groups().zip(&mut place.tables) {
+        passed.extend(table.drop_before(layout.first_visible(info, start)));
+    }
+    let len = affordable(layout, pool, place, start, need);
+    let advance = len.and_then(|len| {
+        let mut advance = Advance { sequence: id, len, copies: Vec::new(), sources: Vec::new() };
+        take_blocks(layout, pool, place, start, &mut advance).map(|()| advance)
+    });
+    state.hold(passed);
+    advance
+}
+
+/// The most tokens from `start` whose blocks are held or available.
+fn affordable(layout: &Layout, pool: &BlockPool, place: &Place, start: u32, need: Need) -> Option<u32> {
+    let mut len = need.want;
+    for ((group, info), table) in layout.groups().zip(&place.tables) {
+        let available = if need.frugal { 0 } else { pool.available(group) };
+        let copies = layout.partial(info, start).is_some_and(|entry| table.must_copy(entry));
+        let fresh = available.checked_sub(u32::from(copies))?;
+        let end = layout.capacity(info, table.entries.len() + fresh as usize);
+        len = len.min(u32::try_from(end.saturating_sub(u64::from(start))).unwrap_or(u32::MAX));
+    }
+    (len >= need.least).then_some(len)
+}
+
+fn take_blocks(layout: &Layout, pool: &BlockPool, place: &mut Place, start: u32, advance: &mut Advance) -> Option<()> {
+    for ((group, info), table) in layout.groups().zip(&mut place.tables) {
+        if let Some(entry) = layout.partial(info, start)
+            && table.must_copy(entry)
+        {
+            let copy = pool.allocate(group)?;
+            let to = copy.id();
+            if let Some(source) = table.entries[entry].replace(copy) {
+                advance.copies.push(BlockCopy { group, from: source.id(), to });
+                advance.sources.push(source);
+            }
+        }
+        while table.entries.len() < layout.entries(info, start + advance.len) {
+            table.entries.push(Some(pool.allocate(group)?));
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,159 @@
+//! One choice of a request while it is generated.
+
+use crate::block_pool::{BlockHandle, PrefixKey};
+use crate::{
+    BlockId, CacheSalt, Priority, RandomKey, RequestId, Sampled, SamplingPlan, SequenceId, Slot, Ticket, TokenId,
+};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Who goes first: smaller. Unique per sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order {
+    pub(crate) priority: Priority,
+    /// Number of the request's submission.
+    pub(crate) arrival: u64,
+    pub(crate) choice: u32,
+}
+
+/// Where a sequence stands. It leaves its place only when no step that touches it is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// In the queue, without a place.
+    Waiting,
+    /// Has a place and is scheduled.
+    Running,
+    /// Preempted: steps in flight still count, then it waits again.
+    Yielding,
+    /// Finished, failed or cancelled: steps in flight do not count, then it is gone.
+    Ending,
+}
+
+/// Log-probabilities of the prompt on their way to the client.
+#[derive(Debug)]
+pub(crate) enum PromptScores {
+    /// Not asked for, or sent.
+    Done,
+    /// So far those of positions `1..=found.len()`.
+    Gathering {
+        /// Best tokens per position.
+        top: u32,
+        found: Vec<Sampled>,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: SequenceId,
+    pub(crate) request: RequestId,
+    pub(crate) order: Order,
+    /// Choices that branch off when the prompt is computed.
+    pub(crate) forks: Range<u32>,
+    /// Prompt and collected output.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) prompt_len: u32,
+    /// Length at which it is complete.
+    pub(crate) limit: u32,
+    pub(crate) salt: CacheSalt,
+    /// Keys of the first complete blocks of `tokens`.
+    pub(crate) keys: Vec<PrefixKey>,
+    /// Blocks offered to the prefix cache.
+    pub(crate) published: usize,
+    pub(crate) sampling: Arc<SamplingPlan>,
+    pub(crate) random: RandomKey,
+    pub(crate) top_logprobs: u32,
+    pub(crate) scores: PromptScores,
+    /// Positions whose computation was launched.
+    pub(crate) computed: u32,
+    /// Sampled tokens that follow `tokens` and are not collected yet: at most 1 when a step is scheduled.
+    pub(crate) unknown: u32,
+    /// Where the last unknown token is sampled.
+    pub(crate) last_sample: Option<(Ticket, u32)>,
+    /// Rows and samples of uncollected steps.
+    pub(crate) in_flight: u32,
+    pub(crate) phase: Phase,
+    /// Whether it ran before.
+    pub(crate) preempted: bool,
+    pub(crate) place: Option<Place>,
+}
+
+/// What a running sequence holds on the device.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) slot: Slot,
+    /// Slots for its forks.
+    pub(crate) reserved: Vec<Slot>,
+    /// Per group.
+    pub(crate) tables: Vec<Table>,
+    /// Tokens in the executor's history of the slot; `None` before it was told of the admission.
+    pub(crate) history: Option<u32>,
+}
+
+/// A block table.
+///
+/// Entries below `announced` are in the executor's table too. A partly filled block among those is written by this
+/// sequence alone; one at or above may be shared with the sequence it was forked from, and is copied before the first
+/// write.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// `None` where the window has passed.
+    pub(crate) entries: Vec<Option<BlockHandle>>,
+    pub(crate) announced: usize,
+}
+
+impl Sequence {
+    /// Tokens it has, those not known yet included.
+    pub(crate) fn len(&self) -> u32 {
+        self.tokens.len() as u32 + self.unknown
+    }
+
+    /// Tokens that could be computed now.
+    pub(crate) fn remaining(&self) -> u32 {
+        if self.len() < self.limit || self.limit == self.prompt_len { self.len() - self.computed } else { 0 }
+    }
+
+    /// Whether its next row is one generated token.
+    pub(crate) fn decodes(&self) -> bool {
+        self.computed >= self.prompt_len && self.remaining() == 1
+    }
+
+    /// Whether results of steps in flight still count.
+    pub(crate) fn is_live(&self) -> bool {
+        self.phase != Phase::Ending
+    }
+}
+
+impl Table {
+    /// The same blocks, of which the executor is told the first `announced`.
+    pub(crate) fn fork(&self, announced: usize) -> Self {
+        Self { entries: self.entries.clone(), announced: announced.min(self.entries.len()) }
+    }
+
+    /// Takes out the blocks before entry `end`.
+    pub(crate) fn drop_before(&mut self, end: usize) -> impl Iterator<Item = BlockHandle> + '_ {
+        let end = end.min(self.entries.len());
+        // Entries are dropped front to back, so the first `None` from the back ends the search.
+        let start = self.entries[..end].iter().rposition(Option::is_none).map_or(0, |index| index + 1);
+        self.entries[start..end].iter_mut().filter_map(Option::take)
+    }
+
+    /// Whether entry `index` must be copied before it is written.
+    pub(crate) fn must_copy(&self, index: usize) -> bool {
+        index >= self.announced
+            && self.entries.get(index).is_some_and(|entry| entry.as_ref().is_some_and(|block| !block.is_exclusive()))
+    }
+
+    /// Block numbers of entries from `start` to `end`.
+    pub(crate) fn ids(&self, start: usize, end: usize) -> impl Iterator<Item = BlockId> + '_ {
+        let end = end.min(self.entries.len());
+        self.entries[start.min(end)..end].iter().map(|entry| entry.as_ref().map_or(BlockId::NONE, BlockHandle::id))
+    }
+}
+
+impl Drop for Table {
+    /// Last block first: the cache then forgets a sequence's end before its beginning.
+    fn drop(&mut self) {
+        while self.entries.pop().is_some() {}
+    }
+}
