@@ -28,31 +28,57 @@ pub struct Dims {
 
 impl Dims {
     /// Reads `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`
-    /// (default: all heads), `head_dim` (default: hidden / heads), `vocab_size`, `max_position_embeddings` and
-    /// `rms_norm_eps` (default 1e-6).
+    /// (default: all heads), `head_dim` (default: hidden / heads), `vocab_size`, `max_position_embeddings` (default 2048)
+    /// and `rms_norm_eps` (default 1e-6).
     pub fn from_config(config: &Config) -> Result<Self, Error> {
         let heads = config.size("num_attention_heads")?;
         let hidden = config.size("hidden_size")?;
-        let kv_heads = config.opt_size("num_key_value_heads")?.unwrap_or(heads);
         let head_dim = match config.opt_size("head_dim")? {
             Some(d) => d,
             None if hidden % heads == 0 => hidden / heads,
             None => return Err(config.wrong("hidden_size", &format!("a multiple of num_attention_heads, {heads}"))),
         };
-        if heads % kv_heads != 0 {
-            return Err(config.wrong("num_key_value_heads", &format!("a divisor of num_attention_heads, {heads}")));
-        }
-        Ok(Self {
+        let dims = Self {
             hidden,
             ffn: config.size("intermediate_size")?,
             layers: config.size("num_hidden_layers")?,
             heads,
-            kv_heads,
+            kv_heads: config.opt_size("num_key_value_heads")?.unwrap_or(heads),
             head_dim,
             vocab: config.size("vocab_size")?,
-            max_position: config.size("max_position_embeddings")?,
+            max_position: config.opt_size("max_position_embeddings")?.unwrap_or(2048),
             eps: config.f32_or("rms_norm_eps", 1e-6)?,
-        })
+        };
+        dims.checked(config)
+    }
+
+    /// The same fields, with `self` where the config says nothing: for families whose configs leave out what is usual.
+    pub fn or_from(self, config: &Config) -> Result<Self, Error> {
+        let or = |key, default| Ok::<_, Error>(config.opt_size(key)?.unwrap_or(default));
+        let dims = Self {
+            hidden: or("hidden_size", self.hidden)?,
+            ffn: or("intermediate_size", self.ffn)?,
+            layers: or("num_hidden_layers", self.layers)?,
+            heads: or("num_attention_heads", self.heads)?,
+            kv_heads: or("num_key_value_heads", self.kv_heads)?,
+            head_dim: or("head_dim", self.head_dim)?,
+            vocab: or("vocab_size", self.vocab)?,
+            max_position: or("max_position_embeddings", self.max_position)?,
+            eps: config.f32_or("rms_norm_eps", self.eps)?,
+        };
+        dims.checked(config)
+    }
+
+    /// Widths bounded, so that products of two fit in 32 bits.
+    fn checked(self, config: &Config) -> Result<Self, Error> {
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let want = format!("a divisor of num_attention_heads, {}", self.heads);
+            return Err(config.wrong("num_key_value_heads", &want));
+        }
+        if self.heads.checked_mul(self.head_dim).is_none_or(|q| q > 1 << 24) {
+            return Err(config.wrong("num_attention_heads", "a number of heads whose elements are at most 2^24"));
+        }
+        Ok(self)
     }
 
     /// Elements of all query heads.

@@ -30,16 +30,18 @@ impl Rope {
         Self::parse(config, given.as_ref(), 10_000.0)
     }
 
-    /// The rope of layers of one type, from `rope_parameters.{layer_type}` or, without it, from `older`: the scaling object
-    /// of the older form, if these layers have one, and their base.
-    pub fn for_layers(config: &Config, layer_type: &str, older: (Option<Config>, f64)) -> Result<Self, Error> {
-        if let Some(all) = config.object("rope_parameters")?
-            && let Some(own) = all.object(layer_type)?
-        {
-            return Self::parse(config, Some(&own), older.1);
-        }
-        let (scaling, theta) = older;
-        Self { theta, ..Self::parse(config, scaling.as_ref(), theta)? }.checked(config)
+    /// The rope of layers of one type: `rope_parameters.{layer_type}` or, without it, the older form's `scaling`. `theta`
+    /// is their base where the object has none.
+    pub fn for_layers(
+        config: &Config,
+        layer_type: &str,
+        scaling: Option<Config>,
+        theta: f64,
+    ) -> Result<Self, Error> {
+        let all = config.object("rope_parameters")?;
+        let own = all.map(|all| all.object(layer_type)).transpose()?.flatten().or(scaling);
+        let given = own.as_ref().map(|o| o.opt_f64("rope_theta")).transpose()?.flatten();
+        Self { theta: given.unwrap_or(theta), ..Self::parse(config, own.as_ref(), theta)? }.checked(config)
     }
 
     /// Rotation of heads of `head_dim` elements, halves paired.
