@@ -1,0 +1,36 @@
+//! The HTTP server: routes, and the way of a request from body to events and back.
+//!
+//! - `config`, `server`, `stall`: the listener, its limits, graceful shutdown;
+//! - `body`, `auth`, `error`: what stands before and after each route;
+//! - `prepare` turns a valid request into a [`Job`](job::Job); `running` submits it and hands out updates as they come;
+//! - `format` writes updates as chunks, or collects them into whole answers; `sse` frames chunks;
+//! - `routes` holds the handlers; `metrics`, `openapi` and `docs` describe what goes on and what there is.
+//!
+//! It must not know how models are loaded: it sees [`crate::serving`] alone.
+
+mod auth;
+mod body;
+mod config;
+mod docs;
+mod error;
+mod format;
+mod ids;
+mod job;
+mod metrics;
+mod openapi;
+mod prepare;
+mod routes;
+mod running;
+mod server;
+mod sse;
+mod stall;
+mod state;
+
+pub use config::{ApiKeys, CorsOrigins, HttpConfig};
+pub use openapi::document as openapi_document;
+pub use routes::router;
+pub use server::{Served, serve};
+pub use state::AppState;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! Reading a request's body: its type, its size, its time.
+
+use super::AppState;
+use crate::openai::ApiError;
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, header};
+use bytes::Bytes;
+use futures::StreamExt as _;
+
+/// A whole body that is said to be JSON.
+pub(super) struct JsonBytes(pub(super) Bytes);
+
+impl FromRequest<AppState> for JsonBytes {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        check_type(request.headers())?;
+        let config = state.config();
+        let limit = config.max_body_bytes;
+        // Refused before any of it is read.
+        let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        if announced.is_some_and(|length: u64| length > limit as u64) {
+            return Err(ApiError::BodyTooLarge { limit });
+        }
+        let read = tokio::time::timeout(config.body_timeout, collect(request.into_body(), limit));
+        match read.await {
+            Ok(body) => body.map(Self),
+            Err(_) => Err(ApiError::BodyTimeout { seconds: config.body_timeout.as_secs() }),
+        }
+    }
+}
+
+/// A missing type is taken for JSON; what forms send is not.
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let found = String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let essence = found.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if json { Ok(()) } else { Err(ApiError::ContentType { found }) }
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    let mut stream = body.into_data_stream();
+    let mut whole = Vec::new();
+    while let Some(part) = stream.next().await {
+        let part = part.map_err(|error| ApiError::BodyRead { message: error.to_string() })?;
+        if whole.len() + part.len() > limit {
+            return Err(ApiError::BodyTooLarge { limit });
+        }
+        whole.extend_from_slice(&part);
+    }
+    Ok(whole.into())
+}

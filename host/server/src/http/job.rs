@@ -1,0 +1,36 @@
+//! A request that only has to be run.
+
+use crate::serving::{Chat, ParserId, ServedModel};
+use crate::text::TextParams;
+use guesthouse_engine::{SamplingPlan, TokenId};
+use std::sync::Arc;
+
+/// One prompt and how long its answers may get.
+pub(super) struct JobPrompt {
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) max_tokens: u32,
+}
+
+/// A chat store and one parser per choice.
+pub(super) struct JobChat {
+    pub(super) chat: Box<dyn Chat>,
+    pub(super) parsers: Vec<ParserId>,
+}
+
+/// Prompts, plan and text rules of one HTTP request.
+pub(super) struct Job {
+    pub(super) model: Arc<ServedModel>,
+    /// The request's field that the prompts came from.
+    pub(super) field: &'static str,
+    pub(super) prompts: Vec<JobPrompt>,
+    pub(super) n: u32,
+    pub(super) plan: Arc<SamplingPlan>,
+    pub(super) seed: u64,
+    pub(super) text: Arc<TextParams>,
+    /// Stop tokens whose number is told as `stop_reason`: the client's own.
+    pub(super) told_stop_tokens: Vec<TokenId>,
+    pub(super) top_logprobs: Option<u32>,
+    pub(super) prompt_logprobs: Option<u32>,
+    /// A conversation has one prompt.
+    pub(super) chat: Option<JobChat>,
+}

@@ -1,0 +1,80 @@
+//! The routes.
+
+mod chat;
+mod completions;
+mod generate;
+mod models;
+mod operations;
+mod tokenize;
+
+pub(super) use self::{chat::*, completions::*, generate::*, models::*, operations::*, tokenize::*};
+
+use super::auth::check_key;
+use super::{AppState, CorsOrigins, docs, openapi};
+use crate::openai::ApiError;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use std::any::Any;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, Any as AnyHeader, CorsLayer};
+
+/// All routes with what stands around them.
+pub fn router(state: AppState) -> Router {
+    let cors = cors(&state.config().cors);
+    let mut router = Router::new()
+        .route("/v1/models", get(list_models))
+        // Ids may hold slashes.
+        .route("/v1/models/{*model}", get(retrieve_model))
+        .route("/v1/completions", post(create_completion))
+        .route("/v1/chat/completions", post(create_chat_completion))
+        .route("/generate", post(create_generation))
+        .route("/tokenize", post(create_tokens))
+        .route("/detokenize", post(create_text))
+        .route("/health", get(health))
+        .route("/ping", get(health).post(health))
+        .route("/metrics", get(metrics))
+        .route("/version", get(version))
+        .route("/docs", get(docs::page))
+        .route("/openapi.json", get(openapi::serve))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(state.clone(), check_key));
+    if let Some(cors) = cors {
+        router = router.layer(cors);
+    }
+    router.layer(CatchPanicLayer::custom(panicked)).with_state(state)
+}
+
+fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
+    let origins = match origins {
+        CorsOrigins::None => return None,
+        CorsOrigins::Any => AllowOrigin::any(),
+        CorsOrigins::These(list) => AllowOrigin::list(list.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+    };
+    let layer = CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers(AnyHeader)
+        .expose_headers([header::RETRY_AFTER]);
+    Some(layer)
+}
+
+async fn unknown_path(request: Request) -> ApiError {
+    ApiError::NotFound { path: request.uri().path().to_owned() }
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    ApiError::MethodNotAllowed { method: request.method().to_string(), path: request.uri().path().to_owned() }
+}
+
+// The layer hands the panic's value over by value.
+#[allow(clippy::needless_pass_by_value)]
+fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
+    let text = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+    tracing::error!(cause = text.unwrap_or("unknown"), "a handler panicked");
+    ApiError::Internal { message: "the server failed at this request; its log has the cause".to_owned() }.into_response()
+}

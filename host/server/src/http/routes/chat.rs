@@ -1,0 +1,54 @@
+//! `/v1/chat/completions`.
+
+use super::super::body::JsonBytes;
+use super::super::format::{ChatFormat, ChatStream, Heading, chat_whole, stream};
+use super::super::running::Running;
+use super::super::{AppState, prepare, sse};
+use crate::openai::{
+    ApiError, ChatFields, ChatResponse, ConversationFields, Delivery, ErrorBody, SamplingFields, ValidChat, parse,
+};
+use crate::text::TokenSpeller;
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+/// Answers a conversation.
+#[utoipa::path(
+    post,
+    path = "/v1/chat/completions",
+    tag = "generation",
+    request_body = super::super::openapi::ChatRequest,
+    responses(
+        (status = 200, body = ChatResponse, description = "The answer; with `stream` server-sent events of type ChatChunk, then `[DONE]`"),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)
+    )
+)]
+pub(in crate::http) async fn create_chat_completion(
+    State(state): State<AppState>,
+    JsonBytes(body): JsonBytes,
+) -> Result<Response, ApiError> {
+    let sampling: SamplingFields = parse(&body)?;
+    let chat: ChatFields = parse(&body)?;
+    let conversation: ConversationFields = parse(&body)?;
+    drop(body);
+    let entry = state.model(sampling.model.as_deref())?;
+    let request = ValidChat::new(sampling, chat, conversation, &state.facts(&entry.model))?;
+    let job = prepare::chat(&entry.model, &request).await?;
+    let params = request.params();
+    let format = ChatFormat {
+        heading: Heading::new("chatcmpl-", &entry.model),
+        speller: TokenSpeller::new(&entry.model.tokenizer, params.token_names(), params.skip_special()),
+        top_logprobs: params.top_logprobs(),
+        prompt_logprobs: params.prompt_logprobs(),
+        echo: request.echo().to_owned(),
+    };
+    let running = Running::submit(job, &entry.metrics, state.config().retry_after)?;
+    match params.delivery() {
+        Delivery::Whole => Ok(Json(chat_whole(running, format).await?).into_response()),
+        Delivery::Stream { usage } => {
+            let writer = ChatStream::new(format, usage, running.choices());
+            let running = running.with_silence(state.config().keep_alive);
+            Ok(sse::response("text/event-stream; charset=utf-8", stream(running, writer)))
+        }
+    }
+}

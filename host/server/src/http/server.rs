@@ -1,0 +1,113 @@
+//! The listener: connections, their limits, and the end.
+
+use super::stall::StallGuard;
+use super::{AppState, HttpConfig, router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// How serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// All requests were answered.
+    Drained,
+    /// Some were cut off after the drain timeout.
+    CutOff {
+        /// Their connections.
+        connections: usize,
+    },
+}
+
+/// Accepts connections until `shutdown` is ready, then drains: no connection is accepted, idle ones close, running
+/// requests get until the drain timeout. The engine is the caller's to shut down, afterwards.
+///
+/// # Errors
+/// When the listener itself breaks.
+pub async fn serve(listener: TcpListener, state: AppState, shutdown: impl Future<Output = ()>) -> io::Result<Served> {
+    let config = state.config().clone();
+    let service = TowerToHyperService::new(router(state));
+    let permits = Arc::new(Semaphore::new(config.max_connections));
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    let builder = builder(&config);
+    tokio::pin!(shutdown);
+    loop {
+        let next = async {
+            // The semaphore is never closed.
+            let permit = Arc::clone(&permits).acquire_owned().await.ok();
+            (permit, listener.accept().await)
+        };
+        let (permit, stream) = tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            (permit, accepted) = next => match accepted {
+                Ok((stream, _)) => (permit, stream),
+                Err(error) => {
+                    refused(&error).await?;
+                    continue;
+                }
+            },
+        };
+        let io = TokioIo::new(StallGuard::new(prepared(stream), config.write_timeout));
+        let connection = graceful.watch(builder.serve_connection(io, service.clone()));
+        connections.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(permit);
+        });
+    }
+    drop(listener);
+    tracing::info!(connections = connections.len(), "shutting down: waiting for running requests");
+    let drained = tokio::time::timeout(config.drain_timeout, graceful.shutdown()).await;
+    match drained {
+        Ok(()) => Ok(Served::Drained),
+        Err(_) => {
+            let left = connections.len();
+            connections.shutdown().await;
+            Ok(Served::CutOff { connections: left })
+        }
+    }
+}
+
+fn builder(config: &HttpConfig) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(config.header_timeout)
+        .max_headers(config.max_headers)
+        .max_buf_size(config.max_header_bytes.max(8 << 10))
+        .half_close(false)
+        .keep_alive(true);
+    builder
+}
+
+/// Small chunks leave at once.
+fn prepared(stream: TcpStream) -> TcpStream {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
+    }
+    stream
+}
+
+/// Waits where the machine is out of sockets; passes over connections that were gone before they were accepted.
+async fn refused(error: &io::Error) -> io::Result<()> {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, InvalidInput};
+    match error.kind() {
+        ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted => Ok(()),
+        InvalidInput => Err(io::Error::new(error.kind(), error.to_string())),
+        _ => {
+            tracing::error!(%error, "no connection can be accepted; raise the limit of open files (ulimit -n)");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What HTTP needs of a loaded model. Loading makes it; nothing here knows how guests or devices work.
+
+use futures::future::BoxFuture;
+use guesthouse_engine::{CacheSalt, EngineHandle, SamplingPlan, TokenId};
+use guesthouse_tokenizer::{Segment, Tokenizer};
+use std::sync::Arc;
+
+/// A loaded model, ready to answer.
+pub struct ServedModel {
+    /// What requests call it.
+    pub id: String,
+    /// Other names of it.
+    pub aliases: Vec<String>,
+    /// When it was loaded, Unix seconds.
+    pub created: u64,
+    /// Longest sequence, prompt and answer, tokens.
+    pub max_model_len: u32,
+    /// Width of the logits: ids of prompts and biases are below it.
+    pub vocab: u32,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The engine that runs it.
+    pub engine: EngineHandle,
+    /// Its chat and sampler guests.
+    pub guests: Arc<dyn Guests>,
+    /// Tokens that end an answer: the tokenizer's EOS and those of `generation_config.json`.
+    pub stop_tokens: Vec<TokenId>,
+    /// Root of prefix-cache keys: weights, configuration, graph module, KV format and tenant.
+    pub cache_salt: CacheSalt,
+    /// Used where a request says nothing.
+    pub defaults: SamplingDefaults,
+}
+
+impl ServedModel {
+    /// Whether a request for `name` means this model.
+    #[must_use]
+    pub fn answers_to(&self, name: &str) -> bool {
+        self.id == name || self.aliases.iter().any(|alias| alias == name)
+    }
+}
+
+/// Sampling settings of `generation_config.json`. `None` leaves OpenAI's default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SamplingDefaults {
+    /// As the request field.
+    pub temperature: Option<f64>,
+    /// As the request field.
+    pub top_p: Option<f64>,
+    /// As the request field.
+    pub top_k: Option<i64>,
+    /// As the request field.
+    pub min_p: Option<f64>,
+    /// As the request field.
+    pub typical_p: Option<f64>,
+    /// As the request field.
+    pub repetition_penalty: Option<f64>,
+    /// Most tokens of an answer (`max_new_tokens`).
+    pub max_tokens: Option<u32>,
+}
+
+/// Why a guest gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuestError {
+    /// The client's request makes no sense to the guest.
+    #[error("{0}")]
+    InvalidRequest(String),
+    /// The guest cannot do what the request asks.
+    #[error("{0}")]
+    Unsupported(String),
+    /// All places for guests are taken.
+    #[error("{0}")]
+    Busy(String),
+    /// It trapped, ran out of time or memory, or answered nonsense. The text names module and cause.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A sampling plan and the seed that the guest chose, if it did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// Stages and draw.
+    pub plan: SamplingPlan,
+    /// `None`: drawn at admission.
+    pub seed: Option<u64>,
+}
+
+/// A model's guests. Every call works in a store of its own or in one that its result owns.
+pub trait Guests: Send + Sync {
+    /// A chat store for one request. `now` is in Unix seconds: guests have no clock.
+    fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>>;
+
+    /// Asks the sampler guest. `request` is a JSON object with those of these fields that are set: `temperature`,
+    /// `top_p`, `top_k`, `min_p`, `typical_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty`,
+    /// `logit_bias` (object from decimal ids), `allowed_token_ids`, `bad_words_token_ids` (lists of ids),
+    /// `min_tokens`, `stop_token_ids`, `ignore_eos`, `seed` (unsigned 64 bits). All are in range.
+    ///
+    /// # Errors
+    /// When the guest refuses or fails.
+    fn plan(&self, request: &str) -> Result<Planned, GuestError>;
+}
+
+/// A conversation, as the chat guest takes it. The strings are JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    /// Array of OpenAI messages.
+    pub messages: String,
+    /// Array of tools.
+    pub tools: Option<String>,
+    /// `"none"`, `"auto"`, `"required"` or a named function.
+    pub tool_choice: Option<String>,
+    /// Array of documents.
+    pub documents: Option<String>,
+    /// Ask the model to answer.
+    pub add_generation_prompt: bool,
+    /// Leave the last message open.
+    pub continue_final_message: bool,
+    /// Unix seconds.
+    pub now: u64,
+    /// Object of `chat_template_kwargs`.
+    pub kwargs: Option<String>,
+}
+
+/// A parser within a chat store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ParserId(pub u32);
+
+/// Next piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delta {
+    /// Text for the client.
+    Content(String),
+    /// What the model thinks before it answers.
+    Reasoning(String),
+    /// A part of a tool call.
+    ToolCall {
+        /// Which call.
+        index: u32,
+        /// With the first part, if the guest names it.
+        id: Option<String>,
+        /// With the first part.
+        name: Option<String>,
+        /// Next characters of the JSON arguments.
+        arguments: String,
+    },
+}
+
+/// A chat guest's store. A failed call leaves it dead: later calls fail too.
+pub trait Chat: Send {
+    /// The prompt.
+    fn render<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>>;
+
+    /// Strings that end a generation beside the model's stop tokens.
+    fn stop_strings(&mut self) -> BoxFuture<'_, Result<Vec<String>, GuestError>>;
+
+    /// A parser for one choice of the answer to `conversation`.
+    fn parser<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<ParserId, GuestError>>;
+
+    /// Text as it comes, whole characters.
+    fn push<'a>(&'a mut self, parser: ParserId, text: &'a str) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>>;
+
+    /// The text is over.
+    fn finish(&mut self, parser: ParserId) -> BoxFuture<'_, Result<Vec<Delta>, GuestError>>;
+}

@@ -1,0 +1,11 @@
+//! From tokens to the text that a client sees: detokenizing, stop strings, log-probabilities.
+//!
+//! One [`ChoiceText`] per choice, run by the request's own task.
+
+mod choice;
+mod logprobs;
+mod stop;
+
+pub use choice::{ChoiceText, Ending, TextParams};
+pub use logprobs::{TokenSpeller, finite};
+pub use stop::{StopMatch, StopMatcher};
