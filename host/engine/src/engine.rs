@@ -43,10 +43,16 @@ impl<E: Executor> Engine<E> {
     /// # Errors
     /// When it can never run, the queue is full, or the engine is dead.
     pub fn submit(&mut self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
-        if self.dead {
-            return Err(SubmitError::Dead);
-        }
+        self.check(&request)?;
         self.state.enqueue(request, sink)
+    }
+
+    /// What [`Engine::submit`] would answer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(&self, request: &Request) -> Result<(), SubmitError> {
+        if self.dead { Err(SubmitError::Dead) } else { self.state.admissible(request) }
     }
 
     /// Ends a request without further events; unknown ids are ignored.

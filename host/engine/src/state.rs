@@ -115,19 +115,26 @@ impl State {
         self.sequences.is_empty() && self.in_flight.is_empty()
     }
 
-    /// Queues a request: one sequence per prefill that its choices need.
-    pub(crate) fn enqueue(&mut self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
-        self.limits.check(&request)?;
+    /// Why a request cannot be queued, if it cannot.
+    pub(crate) fn admissible(&self, request: &Request) -> Result<(), SubmitError> {
+        self.limits.check(request)?;
         if self.requests.contains_key(&request.id) {
             return Err(SubmitError::DuplicateId(request.id));
         }
-        let choices_per_prefill = self.limits.choices_per_prefill(&request);
-        let params = &request.params;
         let waiting = self.waiting.len() - self.requeued;
         let max_waiting = self.limits.max_waiting();
-        if waiting + params.n.div_ceil(choices_per_prefill) as usize > max_waiting {
+        let prefills = request.params.n.div_ceil(self.limits.choices_per_prefill(request));
+        if waiting + prefills as usize > max_waiting {
             return Err(SubmitError::QueueFull { waiting, max_waiting });
         }
+        Ok(())
+    }
+
+    /// Queues a request: one sequence per prefill that its choices need.
+    pub(crate) fn enqueue(&mut self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
+        self.admissible(&request)?;
+        let choices_per_prefill = self.limits.choices_per_prefill(&request);
+        let params = &request.params;
         let arrival = self.next_arrival;
         self.next_arrival += 1;
         let prompt_len = request.prompt.len() as u32;

@@ -1,0 +1,103 @@
+//! The engine against the mock executor.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod lifecycle;
+mod property;
+
+use crate::*;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+
+/// A request for `max_tokens` greedy tokens.
+fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
+    Request {
+        id: RequestId(id),
+        cache_salt: CacheSalt::default(),
+        prompt,
+        params: GenerationParams { max_tokens, ..GenerationParams::default() },
+        sampling: Arc::new(SamplingPlan::greedy()),
+        seed: id,
+        priority: Priority::default(),
+    }
+}
+
+fn submit(engine: &mut Engine<MockExecutor>, request: Request) -> Receiver<Event> {
+    let (sender, receiver) = channel();
+    engine.submit(request, Box::new(sender)).unwrap();
+    receiver
+}
+
+/// Steps until idle, checking integrity after each.
+fn run(engine: &mut Engine<MockExecutor>) {
+    for _ in 0..100_000 {
+        let progress = engine.step().unwrap();
+        engine.check_integrity().unwrap();
+        if progress == Progress::Idle {
+            assert_eq!(engine.stats().blocks_used, 0);
+            return;
+        }
+    }
+    panic!("not idle after 100000 steps: {:?}", engine.stats());
+}
+
+/// What a request got.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Outcome {
+    started: Option<(u32, u32)>,
+    prompt_logprobs: Option<Vec<Sampled>>,
+    tokens: Vec<Vec<Sampled>>,
+    reasons: Vec<Option<FinishReason>>,
+    error: Option<EngineError>,
+}
+
+impl Outcome {
+    fn of(n: u32, events: &Receiver<Event>) -> Self {
+        let mut outcome =
+            Self { tokens: vec![Vec::new(); n as usize], reasons: vec![None; n as usize], ..Self::default() };
+        for event in events.try_iter() {
+            assert_eq!(outcome.error, None, "nothing follows a failure");
+            match event {
+                Event::Started { prompt_tokens, cached_tokens } => {
+                    assert_eq!(outcome.started.replace((prompt_tokens, cached_tokens)), None);
+                }
+                Event::PromptLogprobs(scores) => {
+                    assert!(outcome.tokens.iter().all(Vec::is_empty));
+                    assert_eq!(outcome.prompt_logprobs.replace(scores), None);
+                }
+                Event::Token { choice, sampled } => {
+                    assert_eq!(outcome.reasons[choice as usize], None, "no token after the end");
+                    outcome.tokens[choice as usize].push(sampled);
+                }
+                Event::Finished { choice, reason } => {
+                    assert_eq!(outcome.reasons[choice as usize].replace(reason), None);
+                }
+                Event::Failed { error, .. } => outcome.error = Some(error),
+            }
+        }
+        outcome
+    }
+
+    fn ids(&self, choice: usize) -> Vec<TokenId> {
+        self.tokens[choice].iter().map(|sampled| sampled.token).collect()
+    }
+
+    /// Without what depends on the cache.
+    fn timeless(mut self) -> Self {
+        self.started = None;
+        self
+    }
+}
+
+/// What a request gets when each choice runs alone, on a large device, unchunked and without a prefix cache.
+fn alone(info: &ExecutorInfo, request: &Request) -> Outcome {
+    let info = ExecutorInfo {
+        groups: info.groups.iter().map(|group| GroupInfo { blocks: 4096, ..*group }).collect(),
+        max_step_tokens: 4096,
+        ..info.clone()
+    };
+    let config = EngineConfig { prefix_cache: PrefixCaching::Off, ..EngineConfig::default() };
+    let mut engine = Engine::new(MockExecutor::new(info), config);
+    let events = submit(&mut engine, request.clone());
+    run(&mut engine);
+    Outcome::of(request.params.n, &events).timeless()
+}

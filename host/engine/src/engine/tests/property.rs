@@ -1,0 +1,149 @@
+//! Random loads on small devices: every request gets what it gets alone, and nothing is left over.
+
+use super::*;
+use proptest::prelude::*;
+use std::cell::Cell;
+
+/// A request, and after how many steps it is submitted and perhaps cancelled.
+#[derive(Clone, Debug)]
+struct Job {
+    request: Request,
+    submit_at: usize,
+    cancel_after: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Load {
+    info: ExecutorInfo,
+    config: EngineConfig,
+    jobs: Vec<Job>,
+}
+
+/// Prompts over few distinct beginnings, so that they share prefixes.
+fn prompt() -> impl Strategy<Value = Vec<TokenId>> {
+    (0u32..3, 0usize..24, proptest::collection::vec(0u32..97, 1..8)).prop_map(|(family, shared, tail)| {
+        (0..shared as u32).map(|position| (position * 7 + family * 31) % 97).chain(tail).collect()
+    })
+}
+
+prop_compose! {
+    fn job(id: u64)(
+        prompt in prompt(),
+        max_tokens in 1u32..24,
+        n in prop_oneof![4 => Just(1u32), 1 => 2u32..5],
+        stop in prop_oneof![3 => Just(Vec::new()), 1 => proptest::collection::vec(0u32..97, 1..12)],
+        scores in prop_oneof![6 => Just(None), 1 => Just(Some(2u32))],
+        sample in any::<bool>(),
+        seed in 0u64..4,
+        salt in 0u8..2,
+        priority in -1i32..2,
+        submit_at in 0usize..30,
+        cancel_after in prop_oneof![5 => Just(None), 1 => (0usize..20).prop_map(Some)],
+    ) -> Job {
+        let draw = if sample { Draw::Sample } else { Draw::Greedy };
+        let request = Request {
+            cache_salt: CacheSalt([salt; 32]),
+            params: GenerationParams {
+                max_tokens, n, stop_tokens: stop, top_logprobs: Some(1), prompt_logprobs: scores,
+            },
+            sampling: Arc::new(SamplingPlan { stages: Vec::new(), draw }),
+            seed,
+            priority: Priority(priority),
+            ..request(id, prompt, max_tokens)
+        };
+        Job { request, submit_at, cancel_after }
+    }
+}
+
+fn groups() -> impl Strategy<Value = Vec<GroupKind>> {
+    let full = GroupKind::Full;
+    let window = (1u32..14).prop_map(|window| GroupKind::Window { window });
+    prop_oneof![
+        4 => Just(vec![full]),
+        2 => window.clone().prop_map(move |window| vec![full, window]),
+        1 => (window.clone(), window).prop_map(|(a, b)| vec![a, b]),
+        1 => Just(vec![GroupKind::Recurrent, full]),
+        1 => Just(Vec::new()),
+    ]
+}
+
+prop_compose! {
+    fn load()(
+        kinds in groups(),
+        block_size in prop_oneof![Just(1u32), Just(4), Just(5)],
+        spare in 0u32..40,
+        slots in 1u32..10,
+        max_running in 1usize..10,
+        step_tokens in 1u32..40,
+        whole_prompt in prop_oneof![6 => Just(false), 1 => Just(true)],
+        cache in prop_oneof![3 => Just(PrefixCaching::On), 1 => Just(PrefixCaching::Off)],
+        jobs in (1u64..16).prop_flat_map(|count| (0..count).map(job).collect::<Vec<_>>()),
+    ) -> Load {
+        // Just enough for the longest request alone, and some.
+        let blocks = |kind| match kind {
+            GroupKind::Recurrent => 1 + spare / 8,
+            _ => 56u32.div_ceil(block_size) + spare / block_size,
+        };
+        let info = ExecutorInfo {
+            block_size,
+            groups: kinds.into_iter().map(|kind| GroupInfo { kind, blocks: blocks(kind) }).collect(),
+            slots,
+            max_step_tokens: if whole_prompt { 40 } else { step_tokens },
+            max_len: 56,
+            vocab: 97,
+            whole_prompt,
+        };
+        let config = EngineConfig { max_running, prefix_cache: cache, ..EngineConfig::default() };
+        Load { info, config, jobs }
+    }
+}
+
+/// Runs a load, checks every outcome, and returns what was exercised.
+fn check(load: &Load) -> Stats {
+    let mut engine = Engine::new(MockExecutor::new(load.info.clone()), load.config);
+    let mut receivers: Vec<Option<Receiver<Event>>> = load.jobs.iter().map(|_| None).collect();
+    for turn in 0..20_000 {
+        for (job, receiver) in load.jobs.iter().zip(&mut receivers) {
+            if turn == job.submit_at {
+                *receiver = Some(submit(&mut engine, job.request.clone()));
+            }
+            if job.cancel_after.is_some_and(|after| turn == job.submit_at + after) {
+                engine.cancel(job.request.id);
+            }
+        }
+        let progress = engine.step().unwrap();
+        engine.check_integrity().unwrap();
+        if progress == Progress::Idle && turn > 50 {
+            break;
+        }
+    }
+    assert!(engine.is_idle(), "{:?}", engine.stats());
+    assert_eq!(engine.stats().blocks_used, 0);
+    for (job, receiver) in load.jobs.iter().zip(&receivers) {
+        let found = Outcome::of(job.request.params.n, receiver.as_ref().unwrap()).timeless();
+        let expected = alone(&load.info, &job.request);
+        if job.cancel_after.is_none() {
+            assert_eq!(found, expected);
+        } else {
+            for (found, expected) in found.tokens.iter().zip(&expected.tokens) {
+                assert_eq!(found[..], expected[..found.len()]);
+            }
+        }
+    }
+    engine.stats()
+}
+
+#[test]
+fn every_request_gets_what_it_gets_alone() {
+    let (preempted, hits, batch) = (Cell::new(0), Cell::new(0), Cell::new(0.0f64));
+    proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) }, |(load in load())| {
+        let stats = check(&load);
+        preempted.set(preempted.get() + stats.preemptions);
+        hits.set(hits.get() + stats.prefix_cache_hits);
+        batch.set(batch.get().max(stats.mean_decode_batch()));
+    });
+    println!("preemptions {}, hit tokens {}, decode batch {}", preempted.get(), hits.get(), batch.get());
+    assert!(preempted.get() > 100, "{} preemptions", preempted.get());
+    assert!(hits.get() > 1000, "{} hit tokens", hits.get());
+    assert!(batch.get() > 4.0, "mean decode batch {}", batch.get());
+}
