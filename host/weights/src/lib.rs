@@ -13,6 +13,7 @@
 //! | `dtype`, `scheme` | element types, block types, sizes of rows |
 //! | `source`, `memory` | the trait, and a source of tensors in memory (tests, dummy weights) |
 //! | `safetensors` | one file or a folder of shards |
+//! | `prefix` | names with and without `transformer.` or `model.` |
 //! | [`gguf`] | GGUF files as they are |
 //! | [`gguf::hf`] | GGUF files as the Hugging Face checkpoint that they were made from |
 //! | [`dequant`] | the exact scalar reference for every block type |
@@ -40,6 +41,7 @@ pub mod gguf;
 mod json;
 mod map;
 mod memory;
+mod prefix;
 mod safetensors;
 mod scheme;
 mod source;

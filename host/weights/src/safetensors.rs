@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::map::Mapping;
-use crate::{TensorInfo, WeightSource, WeightsError};
+use crate::{TensorInfo, WeightSource, WeightsError, prefix};
 
 /// A [`WeightSource`] over the tensors of one or more safetensors files.
 ///
@@ -32,9 +32,6 @@ struct Stored {
     /// Bytes from the start of the shard's file.
     range: Range<usize>,
 }
-
-/// Prefixes that some checkpoints have and others lack.
-const OPTIONAL_PREFIXES: [&str; 2] = ["transformer.", "model."];
 
 impl Safetensors {
     /// Opens a `.safetensors` file, or a folder that has an index, `model.safetensors` or other `.safetensors` files.
@@ -119,18 +116,7 @@ impl Safetensors {
 
     /// The stored tensor that `name` means, by the prefix rule of [`Safetensors`].
     fn find(&self, name: &str) -> Option<(&String, &Stored)> {
-        let get = |name: &str| self.tensors.get_key_value(name);
-        get(name)
-            .or_else(|| {
-                OPTIONAL_PREFIXES
-                    .iter()
-                    .find_map(|prefix| get(name.strip_prefix(prefix)?))
-            })
-            .or_else(|| {
-                OPTIONAL_PREFIXES
-                    .iter()
-                    .find_map(|prefix| get(&format!("{prefix}{name}")))
-            })
+        prefix::find(name, |name| self.tensors.get_key_value(name))
     }
 }
 

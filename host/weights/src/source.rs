@@ -61,7 +61,7 @@ impl TensorInfo {
 /// A set of named logical tensors.
 ///
 /// Names are those of Hugging Face checkpoints, whatever the file format. Bytes are row-major in the scheme's storage
-/// layout, and their number is always [`TensorInfo::byte_len`] of [`WeightSource::info`].
+/// layout, and their number is always [`TensorInfo::byte_len`] of [`WeightSource::info`]. They have no alignment.
 pub trait WeightSource: Send + Sync {
     /// Shape and scheme of a tensor; `None` when the source has no such tensor.
     fn info(&self, name: &str) -> Option<TensorInfo>;

@@ -142,6 +142,11 @@ fn gpt2_conv1d_weights_have_their_own_layout_unless_quantized() {
     );
     assert_eq!(shape(&plain, "transformer.h.1.mlp.c_proj.weight"), [64, 16]);
     assert_eq!(shape(&plain, "transformer.wpe.weight"), [64, 16]);
+    assert_eq!(shape(&plain, "wpe.weight"), [64, 16]);
+    assert_eq!(
+        plain.resolve("wpe.weight").as_deref(),
+        Some("transformer.wpe.weight")
+    );
     assert!(hf_config(plain.gguf()).unwrap().get("guesthouse").is_none());
 
     let source = GgufSource::new(open("gpt2-q8_0")).unwrap();

@@ -2,93 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::io::Write;
+mod builder;
+
 use std::path::Path;
 
+use builder::{Builder, open, string};
+
 use guesthouse_weights::gguf::hf::{chat_template, generation_config, hf_config};
-use guesthouse_weights::{Gguf, GgufSource, WeightSource, WeightsError};
+use guesthouse_weights::{GgufSource, WeightSource, WeightsError};
 use proptest::prelude::*;
-
-/// Writes the format by hand.
-#[derive(Clone)]
-struct Builder {
-    version: u32,
-    tensor_count: u64,
-    entry_count: u64,
-    entries: Vec<u8>,
-    tensors: Vec<u8>,
-    data: usize,
-}
-
-impl Builder {
-    fn new() -> Self {
-        Self {
-            version: 3,
-            tensor_count: 0,
-            entry_count: 0,
-            entries: Vec::new(),
-            tensors: Vec::new(),
-            data: 0,
-        }
-    }
-
-    fn entry(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
-        self.entry_count += 1;
-        self.entries.extend(string(key));
-        self.entries.extend(kind.to_le_bytes());
-        self.entries.extend(value);
-        self
-    }
-
-    /// `dims` innermost first, as in the file.
-    fn tensor(mut self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Self {
-        self.tensor_count += 1;
-        self.tensors.extend(string(name));
-        self.tensors.extend((dims.len() as u32).to_le_bytes());
-        self.tensors
-            .extend(dims.iter().flat_map(|d| d.to_le_bytes()));
-        self.tensors.extend(kind.to_le_bytes());
-        self.tensors.extend(offset.to_le_bytes());
-        self
-    }
-
-    fn data(mut self, bytes: usize) -> Self {
-        self.data = bytes;
-        self
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut out = b"GGUF".to_vec();
-        out.extend(self.version.to_le_bytes());
-        out.extend(self.tensor_count.to_le_bytes());
-        out.extend(self.entry_count.to_le_bytes());
-        out.extend(&self.entries);
-        out.extend(&self.tensors);
-        out.resize(out.len().next_multiple_of(32) + self.data, 0);
-        out
-    }
-
-    fn open(&self) -> Result<Gguf, WeightsError> {
-        open(&self.bytes())
-    }
-
-    /// The message of the error that opening gives.
-    fn error(&self) -> String {
-        self.open().map(|_| ()).unwrap_err().to_string()
-    }
-}
-
-fn string(text: &str) -> Vec<u8> {
-    let mut out = (text.len() as u64).to_le_bytes().to_vec();
-    out.extend(text.as_bytes());
-    out
-}
-
-fn open(bytes: &[u8]) -> Result<Gguf, WeightsError> {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(bytes).unwrap();
-    Gguf::open(file.path())
-}
 
 fn array(kind: u32, count: u64) -> Vec<u8> {
     let mut out = kind.to_le_bytes().to_vec();

@@ -6,7 +6,7 @@ use super::super::cursor::malformed;
 use super::super::{Array, Gguf, Value as MetaValue};
 use super::family::{Family, Kind};
 use super::rope::{self, Factors};
-use super::tokenizer::GgufTokenizer;
+use super::tokenizer::{self, GgufTokenizer};
 use crate::{DType, Scheme, WeightsError};
 
 /// Bounds what a guest is asked to build.
@@ -235,20 +235,12 @@ impl<'a> Keys<'a> {
             self.count("feed_forward_length")?,
         );
         let metadata = self.gguf.metadata();
-        put(
-            &mut config,
-            "bos_token_id",
-            metadata.u32("tokenizer.ggml.bos_token_id")?,
-        );
-        put(
-            &mut config,
-            "eos_token_id",
-            metadata.u32("tokenizer.ggml.eos_token_id")?,
-        );
+        put(&mut config, "bos_token_id", tokenizer::id(metadata, "bos")?);
+        put(&mut config, "eos_token_id", tokenizer::id(metadata, "eos")?);
         put(
             &mut config,
             "pad_token_id",
-            metadata.u32("tokenizer.ggml.padding_token_id")?,
+            tokenizer::id(metadata, "padding")?,
         );
         let dtype = match embedding.info.scheme {
             Scheme::Plain(DType::F32) => Some("float32"),
@@ -315,6 +307,14 @@ impl<'a> Keys<'a> {
                 )));
             }
         };
+        if let Some(factor) = self
+            .float("rope.scaling.attn_factor")?
+            .filter(|&f| f != 1.0)
+        {
+            return Err(self.unsupported(format!(
+                "its rotary scaling has the attention factor {factor}, only 1 is supported"
+            )));
+        }
         let original = self.count("rope.scaling.original_context_length")?;
         put(&mut scaling, "original_max_position_embeddings", original);
         put(

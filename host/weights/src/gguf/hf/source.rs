@@ -11,7 +11,7 @@ use super::super::{Gguf, GgufTensor};
 use super::config::Keys;
 use super::family::{Change, Family, Heads};
 use super::rope;
-use crate::{DType, Scheme, TensorInfo, WeightSource, WeightsError};
+use crate::{DType, Scheme, TensorInfo, WeightSource, WeightsError, prefix};
 
 /// A [`WeightSource`] over a [`Gguf`].
 ///
@@ -84,6 +84,11 @@ impl GgufSource {
             entries,
             by_name,
         })
+    }
+
+    /// By the same prefix rule as [`crate::Safetensors`].
+    fn find(&self, name: &str) -> Option<&Entry> {
+        prefix::find(name, |name| self.by_name.get(name)).map(|&i| &self.entries[i])
     }
 
     /// The file.
@@ -175,20 +180,20 @@ impl Layout<'_> {
 
 impl WeightSource for GgufSource {
     fn info(&self, name: &str) -> Option<TensorInfo> {
-        self.by_name
-            .get(name)
-            .map(|&i| self.entries[i].info.clone())
+        self.find(name).map(|entry| entry.info.clone())
     }
 
     fn names(&self) -> Vec<String> {
         self.entries.iter().map(|e| e.name.clone()).collect()
     }
 
+    fn resolve(&self, name: &str) -> Option<String> {
+        self.find(name).map(|entry| entry.name.clone())
+    }
+
     fn read(&self, name: &str) -> Result<Cow<'_, [u8]>, WeightsError> {
         let entry = self
-            .by_name
-            .get(name)
-            .map(|&i| &self.entries[i])
+            .find(name)
             .ok_or_else(|| WeightsError::missing(name, self.gguf.path().display().to_string()))?;
         let stored = &self.gguf.tensors()[entry.tensor];
         let bytes = self.gguf.bytes(stored)?;

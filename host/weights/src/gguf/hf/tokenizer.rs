@@ -136,7 +136,7 @@ const END_TEXTS: [&str; 6] = [
 ];
 
 /// llama.cpp writes −1 for "none" in some files.
-fn id(metadata: &Metadata, which: &str) -> Result<Option<u32>, WeightsError> {
+pub(super) fn id(metadata: &Metadata, which: &str) -> Result<Option<u32>, WeightsError> {
     let key = format!("tokenizer.ggml.{which}_token_id");
     match metadata.get(&key).and_then(super::super::Value::as_i64) {
         Some(-1 | 0xFFFF_FFFF) => Ok(None),
