@@ -37,7 +37,7 @@ prop_compose! {
         seed in 0u64..4,
         salt in 0u8..2,
         priority in -1i32..2,
-        submit_at in 0usize..30,
+        submit_at in 0usize..16,
         cancel_after in prop_oneof![5 => Just(None), 1 => (0usize..20).prop_map(Some)],
     ) -> Job {
         let draw = if sample { Draw::Sample } else { Draw::Greedy };
@@ -72,12 +72,12 @@ prop_compose! {
         kinds in groups(),
         block_size in prop_oneof![Just(1u32), Just(4), Just(5)],
         spare in 0u32..40,
-        slots in 1u32..10,
-        max_running in 1usize..10,
+        slots in 1u32..16,
+        max_running in 1usize..16,
         step_tokens in 1u32..40,
         whole_prompt in prop_oneof![6 => Just(false), 1 => Just(true)],
         cache in prop_oneof![3 => Just(PrefixCaching::On), 1 => Just(PrefixCaching::Off)],
-        jobs in (1u64..16).prop_flat_map(|count| (0..count).map(job).collect::<Vec<_>>()),
+        jobs in (1u64..28).prop_flat_map(|count| (0..count).map(job).collect::<Vec<_>>()),
     ) -> Load {
         // Just enough for the longest request alone, and some.
         let blocks = |kind| match kind {
@@ -136,7 +136,7 @@ fn check(load: &Load) -> Stats {
 #[test]
 fn every_request_gets_what_it_gets_alone() {
     let (preempted, hits, batch) = (Cell::new(0), Cell::new(0), Cell::new(0.0f64));
-    proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) }, |(load in load())| {
+    proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) }, |(load in load())| {
         let stats = check(&load);
         preempted.set(preempted.get() + stats.preemptions);
         hits.set(hits.get() + stats.prefix_cache_hits);
