@@ -216,16 +216,7 @@ impl GraphBuilder {
                     })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let context = rules::Context {
-            op: op.name(),
-            scope: self
-                .scopes
-                .get(self.scope.index())
-                .map_or("", String::as_str),
-            weights: &self.weights,
-            caches: &self.caches,
-        };
-        let outputs = rules::infer(&context, &op, &infos)?;
+        let outputs = rules::infer(&self.context(op.name()), &op, &infos)?;
         self.values_fit(&op, &outputs)?;
         self.use_cache(&op, inputs.len())?;
         let first = self.values.len() as u32;
@@ -276,3 +267,6 @@ impl GraphBuilder {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

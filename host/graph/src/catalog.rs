@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use guesthouse_weights::{DType, TensorInfo, WeightSource};
 
+use crate::{Graph, WeightExpr};
+
 /// Answer to "is there a tensor of this name?".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
@@ -139,4 +141,22 @@ fn resemblance(a: &str, b: &str) -> usize {
         .take_while(|(x, y)| x == y)
         .count();
     prefix + suffix
+}
+
+/// The checkpoint's tensors that a graph does not name, in the order of `names`.
+#[must_use]
+pub fn unused_params(graph: &Graph, names: &[String]) -> Vec<String> {
+    let used: BTreeSet<&str> = graph
+        .weights
+        .iter()
+        .filter_map(|w| match &w.expr {
+            WeightExpr::Param { name } => Some(name.as_str()),
+            _ => None,
+        })
+        .collect();
+    names
+        .iter()
+        .filter(|n| !used.contains(n.as_str()))
+        .cloned()
+        .collect()
 }

@@ -10,6 +10,12 @@ mod op;
 mod passes;
 mod plan;
 mod rules;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod testing;
+mod text;
+mod verify;
+mod visit;
 
 pub use builder::*;
 pub use catalog::*;
@@ -19,3 +25,4 @@ pub use ir::*;
 pub use op::*;
 pub use passes::*;
 pub use plan::*;
+pub use verify::verify;

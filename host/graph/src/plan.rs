@@ -1,8 +1,15 @@
 //! The compiled plan that a device executes: the graph after its passes, and where each value lives.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheId, CacheKind, CacheSpec, Graph, GraphError, Rows, ValueId, ValueLayout};
+use crate::{
+    CacheId, CacheKind, CacheSpec, Graph, GraphError, Rows, ValueId, ValueLayout, ValueType, verify,
+};
+
+mod layout;
+mod views;
 
 /// Whether buffers whose lives do not overlap share memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,15 +149,33 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Places every value of a graph that has been through [`crate::optimize`] (or not: any valid graph will do).
+    /// Places every value of a graph that has been through [`crate::optimize`].
     ///
     /// # Errors
-    /// When [`crate::verify`] refuses the graph.
+    /// When [`verify`] refuses the graph, or `model_bytes` is neither 2 nor 4.
     pub fn compile(graph: Graph, options: &PlanOptions) -> Result<Self, GraphError> {
-        let _ = (graph, options);
-        Err(GraphError::Output {
-            at: "plan".to_owned(),
-            found: "unfinished".to_owned(),
+        if !matches!(options.model_bytes, 2 | 4) {
+            return Err(GraphError::Parameter {
+                at: "plan".to_owned(),
+                name: "model_bytes",
+                found: options.model_bytes.to_string(),
+                expected: "2 or 4".to_owned(),
+            });
+        }
+        verify(&graph)?;
+        let views = views::find(&graph, options.model_bytes);
+        let layout = layout::place(&graph, &views, options)?;
+        let (groups, cache_slots) = group_caches(&graph);
+        Ok(Self {
+            execution: views.execution,
+            placements: layout.placements,
+            model_bytes: options.model_bytes,
+            token_bytes: layout.token_bytes,
+            output_bytes: layout.output_bytes,
+            broadcast_bytes: layout.broadcast_bytes,
+            groups,
+            cache_slots,
+            graph,
         })
     }
 
@@ -172,3 +197,36 @@ impl Plan {
         self.cache_slots[cache.index()]
     }
 }
+
+/// Bytes of one element.
+fn element_bytes(ty: ValueType, model_bytes: usize) -> usize {
+    match ty {
+        ValueType::Model => model_bytes,
+        ValueType::F32 | ValueType::I32 => 4,
+    }
+}
+
+fn group_caches(graph: &Graph) -> (Vec<CacheGroup>, Vec<CacheSlot>) {
+    let mut groups: Vec<CacheGroup> = Vec::new();
+    let mut by_spec: HashMap<CacheSpec, usize> = HashMap::new();
+    let mut slots = Vec::with_capacity(graph.caches.len());
+    for (i, &spec) in graph.caches.iter().enumerate() {
+        let group = *by_spec.entry(spec).or_insert_with(|| {
+            groups.push(CacheGroup {
+                spec,
+                caches: Vec::new(),
+            });
+            groups.len() - 1
+        });
+        let caches = &mut groups[group].caches;
+        slots.push(CacheSlot {
+            group,
+            layer: caches.len(),
+        });
+        caches.push(CacheId(i as u32));
+    }
+    (groups, slots)
+}
+
+#[cfg(test)]
+mod tests;

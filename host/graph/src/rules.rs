@@ -1,58 +1,72 @@
-//! What each op takes and gives. The builder and the verifier share these rules.
+//! What each op takes and gives, by family. The builder applies these rules to each op as it is added, the verifier to
+//! a whole graph.
 
-use guesthouse_weights::Scheme;
+mod attention;
+mod caches;
+mod context;
+mod dense;
+mod experts;
+mod io;
+mod pointwise;
+mod recurrent;
+mod shapes;
+mod weights;
 
-use crate::{CacheId, CacheSpec, GraphError, Op, ValueInfo, Weight, WeightExpr};
+pub(crate) use caches::{AccessKind, cache_access, check_access, check_cache};
+pub(crate) use context::Context;
+pub(crate) use weights::{check_weight, infer_weight, sources, sources_mut};
 
-pub(crate) struct Context<'a> {
-    pub(crate) op: &'static str,
-    pub(crate) scope: &'a str,
-    pub(crate) weights: &'a [Weight],
-    pub(crate) caches: &'a [CacheSpec],
-}
+use crate::{GraphError, Op, ValueInfo};
+
+/// Product of dimensions; `None` on overflow.
 pub(crate) fn elements(shape: &[u32]) -> Option<usize> {
     shape
         .iter()
         .try_fold(1usize, |n, &d| n.checked_mul(d as usize))
 }
+
+/// Shapes and types of an op's outputs, or why its inputs, weights or cache do not fit.
 pub(crate) fn infer(
     cx: &Context<'_>,
-    _op: &Op,
-    _inputs: &[&ValueInfo],
+    op: &Op,
+    inputs: &[&ValueInfo],
 ) -> Result<Vec<ValueInfo>, GraphError> {
-    Err(todo_error(cx))
-}
-pub(crate) fn infer_weight(
-    cx: &Context<'_>,
-    _expr: &WeightExpr,
-    _shape: Option<&[u32]>,
-) -> Result<(Vec<u32>, Scheme), GraphError> {
-    Err(todo_error(cx))
-}
-pub(crate) fn check_weight(cx: &Context<'_>, _weight: &Weight) -> Result<(), GraphError> {
-    Err(todo_error(cx))
-}
-pub(crate) fn check_cache(_spec: &CacheSpec, _at: &str) -> Result<(), GraphError> {
-    Ok(())
-}
-#[derive(Clone, Copy)]
-pub(crate) struct Access {
-    pub(crate) cache: CacheId,
-}
-pub(crate) fn cache_access(_op: &Op, _inputs: usize) -> Option<Access> {
-    None
-}
-pub(crate) fn check_access(
-    _a: Access,
-    _written: bool,
-    _at: impl Fn() -> String,
-) -> Result<(), GraphError> {
-    Ok(())
-}
-fn todo_error(cx: &Context<'_>) -> GraphError {
-    let _ = (cx.weights, cx.caches);
-    GraphError::Output {
-        at: format!("{} in {}", cx.op, cx.scope),
-        found: "unfinished".into(),
+    match op {
+        Op::TokenIds
+        | Op::Positions(_)
+        | Op::WeightValue { .. }
+        | Op::GatherOutputs
+        | Op::Pool { .. } => io::infer(cx, op, inputs),
+        Op::Embedding { .. }
+        | Op::Linear { .. }
+        | Op::RmsNorm(_)
+        | Op::LayerNorm(_)
+        | Op::L2Norm { .. }
+        | Op::AddRmsNorm(_)
+        | Op::AddLayerNorm(_) => dense::infer(cx, op, inputs),
+        Op::Rope(_)
+        | Op::Attention(_)
+        | Op::LatentAttention(_)
+        | Op::RopeWrite { .. }
+        | Op::WriteKv { .. }
+        | Op::PagedAttention(_) => attention::infer(cx, op, inputs),
+        Op::Activation(_)
+        | Op::Gated(_)
+        | Op::GatedMerged { .. }
+        | Op::Add
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Clamp { .. }
+        | Op::SoftCap { .. }
+        | Op::LogNScale { .. }
+        | Op::Cast { .. } => pointwise::infer(cx, op, inputs),
+        Op::Split { .. }
+        | Op::Slice { .. }
+        | Op::Concat { .. }
+        | Op::Reshape { .. }
+        | Op::SwapAxes
+        | Op::RepeatHeads { .. } => shapes::infer(cx, op, inputs),
+        Op::Route(_) | Op::Experts(_) => experts::infer(cx, op, inputs),
+        Op::CausalConv { .. } | Op::DeltaRule { .. } => recurrent::infer(cx, op, inputs),
     }
 }

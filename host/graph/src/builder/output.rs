@@ -1,7 +1,7 @@
 //! What leaves the graph.
 
 use super::{Gather, GraphBuilder, Normalize};
-use crate::{Graph, GraphError, ModelInfo, Op, Output, Pooling, Rows, ValueId};
+use crate::{Graph, GraphError, ModelInfo, Op, Output, Pooling, Rows, ValueId, passes, verify};
 
 /// Under the root of [`Op::L2Norm`]: torch's `normalize` bounds the length by 1e-12 from below.
 const NORMALIZE_EPS: f32 = 1e-24;
@@ -68,10 +68,30 @@ impl GraphBuilder {
     /// # Errors
     /// When there is no output, when logits are not `[vocab_size]`, or when a fact in `info` makes no sense.
     pub fn finish(self, info: ModelInfo) -> Result<Graph, GraphError> {
-        let _ = info;
-        Err(GraphError::Output {
-            at: "finish".to_owned(),
-            found: "unfinished".to_owned(),
-        })
+        let Some(output) = self.output else {
+            return Err(GraphError::Output {
+                at: "finish".to_owned(),
+                found: "the graph has no output".to_owned(),
+            });
+        };
+        self.name_fits("model-info", &info.architecture)?;
+        let graph = Graph {
+            info,
+            nodes: self.nodes,
+            values: self.values,
+            weights: self.weights,
+            caches: self.caches,
+            scopes: self.scopes,
+            output,
+        };
+        verify(&graph)?;
+        match self.gather {
+            Gather::AsWritten => Ok(graph),
+            Gather::Added => {
+                let graph = passes::gather(&graph);
+                verify(&graph)?;
+                Ok(graph)
+            }
+        }
     }
 }
