@@ -142,6 +142,8 @@ def liven(model, seed):
             # Conv1D weights are [in, out], linear ones [out, in].
             fan_in = p.shape[0] if model.config.model_type == "gpt2" and "lm_head" not in name else p.shape[1]
             normal(p, (2.0 if any(s in name for s in ("q_proj", "k_proj")) else 1.0) / math.sqrt(fan_in))
+            if name.endswith("c_attn.weight"):
+                p[:, : 2 * p.shape[0]] *= 2  # Q and K, as above
     # A pre-norm model's logits are linear in the final norm, but for the cap of Gemma, so a few rounds are enough.
     for _ in range(20):
         std = torch.cat([logits(model, ids) for ids in prompts(model)]).std().item()

@@ -70,6 +70,7 @@ pub fn info(message: &str) {
 macro_rules! export_model {
     ($model:ty) => {
         #[doc(hidden)]
+        #[allow(dead_code)]
         struct __GuesthouseGuest;
 
         impl $crate::graph::bindings::exports::guesthouse::graph::model::Guest for __GuesthouseGuest {
@@ -87,6 +88,8 @@ macro_rules! export_model {
             }
         }
 
+        // Native builds, which are for tests, cannot link names with a colon.
+        #[cfg(target_arch = "wasm32")]
         $crate::graph::bindings::export_graph_world!(
             __GuesthouseGuest with_types_in $crate::graph::bindings
         );

@@ -52,8 +52,10 @@ pub fn create<S: Sampler>(request: &str, facts: ModelFacts, log: fn(&str)) -> Re
 macro_rules! export_sampler {
     ($sampler:ty) => {
         #[doc(hidden)]
+        #[allow(dead_code)]
         struct __GuesthouseGuest;
         #[doc(hidden)]
+        #[allow(dead_code)]
         struct __GuesthouseSampler($sampler);
 
         const _: () = {
@@ -81,6 +83,8 @@ macro_rules! export_sampler {
             }
         };
 
+        // Native builds, which are for tests, cannot link names with a colon.
+        #[cfg(target_arch = "wasm32")]
         $crate::sampling::bindings::export_sampler_world!(
             __GuesthouseGuest with_types_in $crate::sampling::bindings
         );

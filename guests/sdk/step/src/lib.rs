@@ -1,6 +1,6 @@
 //! What a sampler that chooses tokens itself is written with: tiers 2 and 3 of `guesthouse:sampling`.
 //!
-//! A [`StepSampler`] is a [`Sampler`] whose plan ends in [`Draw::Step`] or [`Draw::Logits`](Draw); it says
+//! A [`StepSampler`] is a [`Sampler`] whose plan ends in `Draw::Step` or `Draw::Logits`; it says
 //! [`export_step_sampler!`]. It stands apart from `guesthouse-sdk` because the macros of two worlds do not fit into one
 //! crate. It knows nothing of the host beyond the WIT packages.
 //!
@@ -36,7 +36,7 @@
 //! guesthouse_sdk_step::export_step_sampler!(Best);
 //! ```
 
-use guesthouse_sdk::sampling::{Draw, Sampler};
+use guesthouse_sdk::sampling::Sampler;
 
 mod convert;
 
@@ -84,8 +84,10 @@ pub trait StepSampler: Sampler {
 macro_rules! export_step_sampler {
     ($sampler:ty) => {
         #[doc(hidden)]
+        #[allow(dead_code)]
         struct __GuesthouseGuest;
         #[doc(hidden)]
+        #[allow(dead_code)]
         struct __GuesthouseSampler($sampler);
 
         const _: () = {
@@ -141,6 +143,8 @@ macro_rules! export_step_sampler {
             }
         };
 
+        // Native builds, which are for tests, cannot link names with a colon.
+        #[cfg(target_arch = "wasm32")]
         $crate::bindings::export_step_sampler_world!(
             __GuesthouseGuest with_types_in $crate::bindings
         );
