@@ -2,6 +2,7 @@
 
 mod builder;
 mod catalog;
+mod dump;
 mod error;
 mod ids;
 mod ir;
@@ -19,6 +20,7 @@ mod visit;
 
 pub use builder::*;
 pub use catalog::*;
+pub use dump::{dot, dump, dump_plan};
 pub use error::*;
 pub use ids::*;
 pub use ir::*;

@@ -14,7 +14,7 @@ mod weights;
 
 pub(crate) use caches::{AccessKind, cache_access, check_access, check_cache};
 pub(crate) use context::Context;
-pub(crate) use weights::{check_weight, infer_weight, sources, sources_mut};
+pub(crate) use weights::{check_weight, infer_weight, sources, sources_mut, weight_name};
 
 use crate::{GraphError, Op, ValueInfo};
 

@@ -64,12 +64,17 @@ pub(crate) fn causal(cache: CacheId) -> Attention {
 
 /// A Llama of two layers: hidden 8, 4 heads of 4 over 2 key heads, ffn 12, vocabulary 32.
 pub(crate) fn llama() -> Graph {
+    deep_llama(2)
+}
+
+/// The same with any number of layers.
+pub(crate) fn deep_llama(layers: u32) -> Graph {
     let mut b = assumed();
     let ids = b.token_ids().unwrap();
     let positions = b.positions(PositionScheme::Standard).unwrap();
     let table = b.param("model.embed_tokens.weight", &[32, 8]).unwrap();
     let mut x = b.embedding(table, ids).unwrap();
-    for layer in 0..2 {
+    for layer in 0..layers {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
         b.scope(&format!("layers.{layer}.attn")).unwrap();
         let w = b.param(&name("input_layernorm"), &[8]).unwrap();
