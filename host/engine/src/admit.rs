@@ -53,7 +53,7 @@ fn has_blocks(state: &State, id: SequenceId, hit: &Hit) -> bool {
     let Some(sequence) = state.sequences.get(&id) else { return false };
     state.limits.layout().groups().all(|(group, info)| {
         let owned = |tables: &[Table]| {
-            tables.get(group.0 as usize).map_or(0, |table| table.entries.iter().flatten().count())
+            tables.get(group.0 as usize).map_or(0, Table::held)
         };
         let promised: usize = places(state)
             .map(|(sequence, place)| blocks_wanted(state, sequence, info).saturating_sub(owned(&place.tables)))

@@ -60,7 +60,7 @@ impl Draft {
                 let complete: Vec<usize> =
                     state.limits.layout().groups().map(|(_, info)| state.limits.layout().complete(info, start)).collect();
                 for (table, complete) in place.tables.iter_mut().zip(complete) {
-                    table.announced = complete.min(table.entries.len());
+                    table.announced = complete.min(table.len());
                 }
                 let blocks = announced(place);
                 self.plan.admitted.push(admission(sequence, slot, blocks));
@@ -80,8 +80,8 @@ impl Draft {
         let mut new_blocks = Vec::new();
         for (group, table) in place.tables.iter_mut().enumerate() {
             let group = GroupId(group as u32);
-            new_blocks.extend(table.ids(table.announced, table.entries.len()).map(|block| (group, block)));
-            table.announced = table.entries.len();
+            new_blocks.extend(table.ids(table.announced, table.len()).map(|block| (group, block)));
+            table.announced = table.len();
         }
         let prompt_logprobs = match sequence.scores {
             PromptScores::Gathering { top, .. } if start + 1 < sequence.prompt_len => Some(top),

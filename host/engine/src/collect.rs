@@ -104,11 +104,8 @@ fn publish(state: &mut State, row: &RowRecord) {
     }
     extend_keys(&mut sequence.keys, &sequence.salt, &sequence.tokens, layout.block_size(), complete);
     for table in &place.tables {
-        let blocks = table.entries.iter().zip(&sequence.keys).take(complete).skip(sequence.published);
-        for (entry, key) in blocks {
-            if let Some(block) = entry {
-                block.publish(*key);
-            }
+        for (index, block) in table.range(sequence.published, complete) {
+            block.publish(sequence.keys[index]);
         }
     }
     sequence.published = complete;

@@ -115,6 +115,11 @@ impl<E: Executor> Engine<E> {
         self.state.abandon(error);
     }
 
+    /// Waiting sequences that never ran.
+    pub(crate) fn queued(&self) -> usize {
+        self.state.queued()
+    }
+
     /// Whether nothing is queued, running or in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -23,7 +23,7 @@ fn check_references(state: &State) -> Result<(), String> {
     for (group, _) in state.limits.layout().groups() {
         let mut references = vec![0u32; state.pool.references(group).len()];
         let tables = state.sequences.values().filter_map(|sequence| sequence.place.as_ref());
-        let blocks = tables.flat_map(|place| place.tables[group.0 as usize].entries.iter().flatten());
+        let blocks = tables.flat_map(|place| place.tables[group.0 as usize].blocks());
         blocks.for_each(|block: &BlockHandle| references[block.id().0 as usize] += 1);
         let counted = state.pool.references(group);
         let held: usize = state.in_flight.iter().map(|step| step.held.len()).sum();
@@ -70,11 +70,11 @@ fn check_sequence(state: &State, sequence: &Sequence) -> Result<(), String> {
     }
     let layout = state.limits.layout();
     for ((_, info), table) in layout.groups().zip(sequence.place.iter().flat_map(|place| &place.tables)) {
-        if table.announced > table.entries.len() || table.entries.len() < layout.entries(info, sequence.computed) {
+        if table.announced > table.len() || table.len() < layout.entries(info, sequence.computed) {
             return fault("a block table is too short");
         }
-        let visible = layout.first_visible(info, sequence.computed).min(table.entries.len());
-        if table.entries[visible..].iter().any(Option::is_none) {
+        let visible = layout.first_visible(info, sequence.computed).min(table.len());
+        if table.blocks().count() != table.held() || table.held() < table.len() - visible {
             return fault("a block it still sees is gone");
         }
     }

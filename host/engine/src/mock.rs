@@ -260,6 +260,12 @@ impl Executor for MockExecutor {
             prompt_logprobs.extend(self.prompt_logprobs(index, row, &logits));
             ends.push((logits.last().copied().unwrap_or_default(), row.start + row.len));
         }
+        // A slot that samples from another's row shares what that row computed.
+        for task in &plan.samples {
+            if let (Some(slot), Some((_, end))) = (self.slots.get_mut(&task.slot), ends.get(task.row as usize)) {
+                slot.computed = Some(*end);
+            }
+        }
         let tokens: u32 = plan.rows.iter().map(|row| row.len).sum();
         self.busy_until = self.busy_until.max(self.clock.now()) + self.latency.step + self.latency.token * u64::from(tokens);
         self.steps.push_back(Pending {

@@ -94,8 +94,8 @@ impl PrefixCache {
             .groups()
             .map(|(group, info)| {
                 let start = first(info, blocks).min(blocks);
-                let entry = |block| (block >= start).then(|| pool.lookup(group, &keys[block])).flatten();
-                Table { entries: (0..blocks).map(entry).collect(), announced: 0 }
+                // What was found above is still there: nothing was allocated since.
+                Table::new(start, keys[start..blocks].iter().filter_map(|key| pool.lookup(group, key)))
             })
             .collect();
         Hit { tokens: blocks as u32 * layout.block_size(), tables }

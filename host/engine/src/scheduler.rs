@@ -128,7 +128,7 @@ fn reserve(state: &mut State, id: SequenceId, need: Need) -> Option<Advance> {
     let place = sequence.place.as_mut()?;
     let mut passed = Vec::new();
     for ((_, info), table) in layout.groups().zip(&mut place.tables) {
-        passed.extend(table.drop_before(layout.first_visible(info, start)));
+        passed.extend(table.pass(layout.first_visible(info, start)));
     }
     let len = affordable(layout, pool, place, start, need);
     let advance = len.and_then(|len| {
@@ -146,7 +146,7 @@ fn affordable(layout: &Layout, pool: &BlockPool, place: &Place, start: u32, need
         let available = if need.frugal { 0 } else { pool.available(group) };
         let copies = layout.partial(info, start).is_some_and(|entry| table.must_copy(entry));
         let fresh = available.checked_sub(u32::from(copies))?;
-        let end = layout.capacity(info, table.entries.len() + fresh as usize);
+        let end = layout.capacity(info, table.len() + fresh as usize);
         len = len.min(u32::try_from(end.saturating_sub(u64::from(start))).unwrap_or(u32::MAX));
     }
     (len >= need.least).then_some(len)
@@ -159,13 +159,13 @@ fn take_blocks(layout: &Layout, pool: &BlockPool, place: &mut Place, start: u32,
         {
             let copy = pool.allocate(group)?;
             let to = copy.id();
-            if let Some(source) = table.entries[entry].replace(copy) {
+            if let Some(source) = table.replace(entry, copy) {
                 advance.copies.push(BlockCopy { group, from: source.id(), to });
                 advance.sources.push(source);
             }
         }
-        while table.entries.len() < layout.entries(info, start + advance.len) {
-            table.entries.push(Some(pool.allocate(group)?));
+        while table.len() < layout.entries(info, start + advance.len) {
+            table.push(pool.allocate(group)?);
         }
     }
     Some(())

@@ -97,8 +97,10 @@ pub(crate) struct Place {
 /// write.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// `None` where the window has passed.
-    pub(crate) entries: Vec<Option<BlockHandle>>,
+    /// `None` where the window has passed: a beginning of the table.
+    entries: Vec<Option<BlockHandle>>,
+    /// Length of that beginning.
+    passed: usize,
     pub(crate) announced: usize,
 }
 
@@ -125,17 +127,51 @@ impl Sequence {
 }
 
 impl Table {
+    /// `passed` entries without blocks, then these.
+    pub(crate) fn new(passed: usize, blocks: impl Iterator<Item = BlockHandle>) -> Self {
+        let entries = std::iter::repeat_with(|| None).take(passed).chain(blocks.map(Some)).collect();
+        Self { entries, passed, announced: 0 }
+    }
+
     /// The same blocks, of which the executor is told the first `announced`.
     pub(crate) fn fork(&self, announced: usize) -> Self {
-        Self { entries: self.entries.clone(), announced: announced.min(self.entries.len()) }
+        Self { entries: self.entries.clone(), passed: self.passed, announced: announced.min(self.entries.len()) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn push(&mut self, block: BlockHandle) {
+        self.entries.push(Some(block));
+    }
+
+    /// Puts another block in the place of one.
+    pub(crate) fn replace(&mut self, index: usize, block: BlockHandle) -> Option<BlockHandle> {
+        self.entries.get_mut(index)?.replace(block)
+    }
+
+    /// Blocks it holds.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &BlockHandle> + '_ {
+        self.entries[self.passed..].iter().flatten()
+    }
+
+    /// How many it holds.
+    pub(crate) fn held(&self) -> usize {
+        self.entries.len() - self.passed
+    }
+
+    /// Blocks it holds from one index to before another, with their index.
+    pub(crate) fn range(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, &BlockHandle)> + '_ {
+        let indices = start.max(self.passed)..end.min(self.entries.len());
+        indices.filter_map(|index| self.entries[index].as_ref().map(|block| (index, block)))
     }
 
     /// Takes out the blocks before entry `end`.
-    pub(crate) fn drop_before(&mut self, end: usize) -> impl Iterator<Item = BlockHandle> + '_ {
-        let end = end.min(self.entries.len());
-        // Entries are dropped front to back, so the first `None` from the back ends the search.
-        let start = self.entries[..end].iter().rposition(Option::is_none).map_or(0, |index| index + 1);
-        self.entries[start..end].iter_mut().filter_map(Option::take)
+    pub(crate) fn pass(&mut self, end: usize) -> impl Iterator<Item = BlockHandle> + '_ {
+        let start = self.passed;
+        self.passed = end.clamp(start, self.entries.len().max(start));
+        self.entries[start..self.passed].iter_mut().filter_map(Option::take)
     }
 
     /// Whether entry `index` must be copied before it is written.

@@ -115,13 +115,18 @@ impl State {
         self.sequences.is_empty() && self.in_flight.is_empty()
     }
 
+    /// Waiting sequences that never ran: those that the queue's limit counts.
+    pub(crate) fn queued(&self) -> usize {
+        self.waiting.len() - self.requeued
+    }
+
     /// Why a request cannot be queued, if it cannot.
     pub(crate) fn admissible(&self, request: &Request) -> Result<(), SubmitError> {
         self.limits.check(request)?;
         if self.requests.contains_key(&request.id) {
             return Err(SubmitError::DuplicateId(request.id));
         }
-        let waiting = self.waiting.len() - self.requeued;
+        let waiting = self.queued();
         let max_waiting = self.limits.max_waiting();
         let prefills = request.params.n.div_ceil(self.limits.choices_per_prefill(request));
         if waiting + prefills as usize > max_waiting {

@@ -295,8 +295,7 @@ impl<E: Executor> Loop<E> {
         while inbox.commands.is_empty() && inbox.shutdown.is_none() && self.engine.is_idle() {
             inbox = shared.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
-        let stats = self.engine.stats();
-        inbox.waiting = stats.waiting + inbox.submissions;
+        inbox.waiting = self.engine.queued() + inbox.submissions;
         inbox.submissions = 0;
         let commands = std::mem::take(&mut inbox.commands);
         let shutdown = inbox.shutdown;
@@ -327,7 +326,7 @@ impl<E: Executor> Loop<E> {
     fn report(&self, phase: Phase) {
         let stats = self.engine.stats();
         *lock(&self.obituary.0.report) = Report { stats, phase, heartbeat: Instant::now() };
-        lock(&self.obituary.0.inbox).waiting = stats.waiting;
+        lock(&self.obituary.0.inbox).waiting = self.engine.queued();
     }
 }
 

@@ -52,9 +52,9 @@ fn a_hit_needs_all_full_blocks_and_the_windows_last() {
     assert_eq!(hit(17), 16);
     assert_eq!(hit(16), 0, "12 tokens need the window's block 1, and 16 would leave nothing to compute");
     let found = lookup(20);
-    let present = |group: usize| found.tables[group].entries.iter().map(Option::is_some).collect::<Vec<_>>();
-    assert_eq!(present(0), [true; 4]);
-    assert_eq!(present(1), [false, false, true, true]);
+    let present = |group: usize| found.tables[group].range(0, 9).map(|(index, _)| index).collect::<Vec<_>>();
+    assert_eq!((found.tables[0].len(), present(0)), (4, vec![0, 1, 2, 3]));
+    assert_eq!((found.tables[1].len(), present(1)), (4, vec![2, 3]));
     publish(&pool, 1, &keys[1..2]);
     assert_eq!(hit(16), 12);
     assert_eq!(hit(1), 0);
