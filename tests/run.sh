@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# All tests. Needs rustup, gcc, python3 with venv and pip; downloads crates, two Python packages and the starter model.
+#
+#   tests/run.sh            everything
+#   tests/run.sh fast       without the end-to-end tests
+set -euo pipefail
+cd "$(dirname "$0")/.."
+host=$(rustc -vV | sed -n 's/^host: //p')
+
+step() { printf '\n== %s\n' "$*"; }
+
+step formatting
+cargo fmt --all --check
+(cd guests && cargo fmt --all --check)
+
+step guests
+# Logic of guests runs natively; the wasm32 target has no test runner.
+cargo test --quiet --manifest-path guests/Cargo.toml --target-dir target/guests-native --target "$host" \
+  -p guesthouse-sdk -p guesthouse-chat-jinja
+(cd guests && cargo clippy --quiet --release --workspace --target-dir ../target/guests -- -D warnings)
+
+step clippy
+cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+step "unit and integration tests"
+if cargo nextest --version >/dev/null 2>&1; then
+  cargo nextest run --workspace --no-fail-fast
+else
+  cargo test --workspace --no-fail-fast
+fi
+
+step "doc tests"
+cargo test --workspace --doc --quiet
+
+if [ "${1:-}" != fast ]; then
+  step "end to end"
+  cargo build --quiet --bin guesthouse
+  tests/e2e/run.sh target/debug/guesthouse
+fi
