@@ -1,5 +1,6 @@
 //! The builder behind the guest interface: one method per function of `wit/graph/builder.wit`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::{
@@ -45,7 +46,7 @@ impl Default for BuilderLimits {
         Self {
             max_nodes: 100_000,
             max_values: 400_000,
-            max_weights: 100_000,
+            max_weights: 400_000,
             max_caches: 4_096,
             max_constant_elements: 64 << 20,
             max_weight_elements: 1 << 38,
@@ -105,7 +106,10 @@ pub struct GraphBuilder {
     caches: Vec<CacheSpec>,
     cache_use: Vec<CacheUse>,
     scopes: Vec<String>,
+    scope_ids: HashMap<String, ScopeId>,
     scope: ScopeId,
+    /// Weights that are values, so that a cast can read them exactly.
+    weight_values: HashMap<ValueId, WeightId>,
     constant_elements: usize,
     output: Option<Output>,
     gather: Gather,
@@ -131,6 +135,8 @@ impl GraphBuilder {
             caches: Vec::new(),
             cache_use: Vec::new(),
             scopes: vec![String::new()],
+            scope_ids: HashMap::from([(String::new(), ScopeId(0))]),
+            weight_values: HashMap::new(),
             scope: ScopeId(0),
             constant_elements: 0,
             output: None,
@@ -144,8 +150,8 @@ impl GraphBuilder {
     /// [`GraphError::Limit`] for a name that is too long or one scope too many.
     pub fn scope(&mut self, name: &str) -> Result<(), GraphError> {
         self.name_fits("scope", name)?;
-        if let Some(last) = self.scopes.iter().rposition(|s| s == name) {
-            self.scope = ScopeId(last as u32);
+        if let Some(&known) = self.scope_ids.get(name) {
+            self.scope = known;
             return Ok(());
         }
         let max = self.limits.max_nodes;
@@ -154,6 +160,7 @@ impl GraphBuilder {
         }
         self.scope = ScopeId(self.scopes.len() as u32);
         self.scopes.push(name.to_owned());
+        self.scope_ids.insert(name.to_owned(), self.scope);
         Ok(())
     }
 

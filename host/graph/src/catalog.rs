@@ -160,3 +160,6 @@ pub fn unused_params(graph: &Graph, names: &[String]) -> Vec<String> {
         .cloned()
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -326,7 +326,8 @@ pub enum Op {
         /// `[n, d]`
         table: WeightId,
     },
-    /// `() → (x shape)` the weight as a value, the same for every row.
+    /// `() → (x shape)` the weight as a value, the same for every row; of the model's type, or f32 where the value table
+    /// says so (then it is read unrounded).
     WeightValue {
         /// Any plain weight.
         weight: WeightId,
@@ -432,7 +433,7 @@ pub enum Op {
         weight: WeightId,
         /// `[c]`
         bias: Option<WeightId>,
-        /// Recurrent: the last `width - 1` inputs.
+        /// Recurrent: the last `width - 1` inputs, f32 `[width - 1, c]`, oldest first.
         cache: CacheId,
         /// Applied to the result.
         activation: Option<Activation>,
@@ -445,7 +446,7 @@ pub enum Op {
         /// Multiplies q.
         scale: f32,
     },
-    /// `(x [d]) → (y [d])`, rows whose output is wanted.
+    /// `(x […]) → (y […])`, rows whose output is wanted.
     GatherOutputs,
     /// `(x [d]) → (y [d])`, one row per sequence.
     Pool {

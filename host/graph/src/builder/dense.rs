@@ -27,7 +27,9 @@ impl GraphBuilder {
     /// # Errors
     /// [`GraphError::Scheme`] when it is quantized.
     pub fn weight_value(&mut self, weight: WeightId) -> Result<ValueId, GraphError> {
-        self.push_one(Op::WeightValue { weight }, &[])
+        let value = self.push_one(Op::WeightValue { weight }, &[])?;
+        self.weight_values.insert(value, weight);
+        Ok(value)
     }
 
     /// A row of `table [n, d]` per id.

@@ -80,9 +80,8 @@ impl GraphBuilder {
     /// # Errors
     /// When a float would become an integer.
     pub fn cast(&mut self, x: ValueId, to: ValueType) -> Result<ValueId, GraphError> {
-        let made_by = self.nodes.iter().rev().find(|n| n.outputs.contains(&x));
-        let weight = match made_by.map(|n| &n.op) {
-            Some(Op::WeightValue { weight }) if to == ValueType::F32 => *weight,
+        let weight = match self.weight_values.get(&x) {
+            Some(weight) if to == ValueType::F32 => *weight,
             _ => return self.push_one(Op::Cast { to }, &[x]),
         };
         let exact = self.weight_value(weight)?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::llama;
+use crate::{PassOptions, Plan, PlanOptions, optimize};
 
 #[test]
 fn accepts_what_the_builder_made() {
@@ -24,6 +25,10 @@ fn refuses_damaged_graphs() {
             let graph: Graph = serde_json::from_value(damaged).unwrap();
             if verify(&graph).is_err() {
                 refused += 1;
+            } else {
+                // What passes can be compiled.
+                let graph = optimize(graph, &PassOptions::default()).unwrap();
+                Plan::compile(graph, &PlanOptions::new(2)).unwrap();
             }
         }
     }
