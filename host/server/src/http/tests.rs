@@ -1,1 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
+//! The API as clients see it, over an engine whose device says what the test tells it to.
+//!
+//! Expected answers are written by hand after OpenAI's API reference and vLLM's documentation.
+
+mod chat;
+mod completions;
+mod connections;
+mod operations;
+mod refusals;
+mod support;
+mod tokens;
