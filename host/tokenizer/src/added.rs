@@ -50,12 +50,12 @@ pub(crate) struct AddedTokens {
 
 struct Matcher {
     automaton: AhoCorasick,
-    /// Pattern number to token id.
-    ids: Vec<u32>,
+    /// What is searched and the token it stands for, by pattern number.
+    patterns: Vec<(String, u32)>,
 }
 
 impl Matcher {
-    fn new(patterns: &[(String, u32)]) -> Result<Self, TokenizerError> {
+    fn new(patterns: Vec<(String, u32)>) -> Result<Self, TokenizerError> {
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(patterns.iter().map(|(pattern, _)| pattern))
@@ -65,7 +65,7 @@ impl Matcher {
             })?;
         Ok(Self {
             automaton,
-            ids: patterns.iter().map(|(_, id)| *id).collect(),
+            patterns,
         })
     }
 }
@@ -103,8 +103,8 @@ impl AddedTokens {
             }
         }
         Ok(Self {
-            raw: Matcher::new(&raw)?,
-            normalized: Matcher::new(&normalized)?,
+            raw: Matcher::new(raw)?,
+            normalized: Matcher::new(normalized)?,
             word: Regex::new(r"^\w$").map_err(|e| TokenizerError::Build {
                 part: "added tokens",
                 detail: e.to_string(),
@@ -119,6 +119,12 @@ impl AddedTokens {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &AddedToken)> {
         self.by_id.iter().map(|(id, token)| (*id, token))
+    }
+
+    /// The tokens that are matched in normalised text, as they stand there.
+    pub(crate) fn normalized_contents(&self) -> impl Iterator<Item = (u32, &str)> {
+        let patterns = self.normalized.patterns.iter();
+        patterns.map(|(content, id)| (*id, content.as_str()))
     }
 
     /// Cuts a sentence before normalisation. `placed` is ordered and disjoint; no literal is searched across one.
@@ -176,7 +182,7 @@ impl AddedTokens {
             return;
         };
         for hit in matcher.automaton.find_iter(text) {
-            let id = matcher.ids[hit.pattern().as_usize()];
+            let id = matcher.patterns[hit.pattern().as_usize()].1;
             let Some(token) = self.by_id.get(&id) else {
                 continue;
             };

@@ -170,7 +170,7 @@ impl Tokenizer {
         if skip == SkipSpecial::Yes && self.is_control(id) {
             return None;
         }
-        self.id_to_token(id)
+        self.decoded_token(id)
     }
 }
 

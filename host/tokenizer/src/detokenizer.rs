@@ -235,6 +235,3 @@ fn window_step(
     *read = ids.len();
     fresh
 }
-
-#[cfg(test)]
-mod tests;

@@ -205,6 +205,3 @@ fn encode_error(error: tokenizers::Error) -> TokenizerError {
         detail: error.to_string(),
     }
 }
-
-#[cfg(test)]
-mod tests;

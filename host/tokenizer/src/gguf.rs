@@ -419,6 +419,3 @@ fn build_error(part: &'static str, error: &tokenizers::Error) -> TokenizerError 
         detail: error.to_string(),
     }
 }
-
-#[cfg(test)]
-mod tests;

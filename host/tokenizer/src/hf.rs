@@ -298,6 +298,3 @@ fn collect(
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

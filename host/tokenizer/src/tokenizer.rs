@@ -66,6 +66,8 @@ pub struct Tokenizer {
     /// What the model says for text it does not know. It may be a control token and still come from text.
     pub(crate) model_unk: Option<u32>,
     tokens: Vec<Option<Box<str>>>,
+    /// Tokens that decode as their normalised content.
+    normalized: HashMap<u32, String>,
     ids: HashMap<String, u32>,
 }
 
@@ -112,9 +114,16 @@ impl Tokenizer {
         for (id, token) in ordered {
             ids.insert(token.content.clone(), *id);
         }
+        let added = AddedTokens::new(added, inner.get_normalizer())?;
+        let normalized = added
+            .normalized_contents()
+            .filter(|(id, content)| added.get(*id).is_some_and(|t| t.content != *content))
+            .map(|(id, content)| (id, content.to_owned()))
+            .collect();
         let model_unk = model_unk(&inner).or(merger.as_ref().and_then(SpmMerger::unk));
         Ok(Self {
-            added: AddedTokens::new(added, inner.get_normalizer())?,
+            added,
+            normalized,
             decoding: Decoding::of(inner.get_decoder())?,
             inner,
             merger,
@@ -142,6 +151,14 @@ impl Tokenizer {
     #[must_use]
     pub fn id_to_token(&self, id: u32) -> Option<&str> {
         self.tokens.get(id as usize)?.as_deref()
+    }
+
+    /// A token as it is decoded: an added token that is matched in normalised text is written so too.
+    pub(crate) fn decoded_token(&self, id: u32) -> Option<&str> {
+        match self.normalized.get(&id) {
+            Some(content) => Some(content),
+            None => self.id_to_token(id),
+        }
     }
 
     /// Whether the id is a control token: an added token with `special: true`.
@@ -190,7 +207,7 @@ impl Tokenizer {
     /// The bytes a token stands for: byte-level tokens decoded, `▁` as a space, `<0xNN>` as that byte. Unknown ids have none.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
-        self.id_to_token(id)
+        self.decoded_token(id)
             .map(|token| self.decoding.bytes(token))
             .unwrap_or_default()
     }
