@@ -17,7 +17,7 @@ use fold::{Block, blocks};
 /// %12 = linear(%11) 'q.weight' [576, 576] q4_1 + 'k.weight' [192, 576] q4_1, column -> [tokens, 768]
 /// ```
 #[must_use]
-pub fn dump(graph: &Graph) -> String {
+pub fn dump_graph(graph: &Graph) -> String {
     let mut out = String::new();
     header(&graph.info, &mut out);
     caches(graph, &mut out);
@@ -26,7 +26,7 @@ pub fn dump(graph: &Graph) -> String {
     out
 }
 
-/// Like [`dump`], with the memory of each value: its arena and base, bytes per row.
+/// Like [`dump_graph`], with the memory of each value: its arena and base, bytes per row.
 #[must_use]
 pub fn dump_plan(plan: &Plan) -> String {
     let mut out = String::new();

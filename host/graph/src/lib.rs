@@ -4,7 +4,7 @@
 //! scope when something does not fit. The result is a [`Graph`]: SSA over a ragged token batch, with load-time weight
 //! expressions and declared caches. [`optimize`] rewrites it (merged linears, fused norms, rope with cache writes, rows
 //! gathered early), and [`Plan::compile`] gives each value a place in memory. [`verify`] checks a whole graph, wherever it
-//! comes from. [`dump`], [`dump_plan`] and [`dot`] show it to people.
+//! comes from. [`dump_graph`], [`dump_plan`] and [`dot`] show it to people.
 //!
 //! This crate knows shapes, types and storage schemes. It must not know bytes: it reads no tensor, allocates no device
 //! memory and computes nothing. It knows neither batches nor sequences nor guests.
@@ -24,7 +24,8 @@
 //! use std::sync::Arc;
 //!
 //! use guesthouse_graph::{
-//!     AssumedCatalog, BuilderLimits, GraphBuilder, ModelInfo, PassOptions, Plan, PlanOptions, Sharding, dump, optimize,
+//!     AssumedCatalog, BuilderLimits, GraphBuilder, ModelInfo, PassOptions, Plan, PlanOptions, Sharding, dump_graph,
+//!     optimize,
 //! };
 //! use guesthouse_weights::DType;
 //!
@@ -44,7 +45,7 @@
 //! })?;
 //!
 //! let graph = optimize(graph, &PassOptions::default())?;
-//! assert!(dump(&graph).contains("%3 = linear(%2) 'embed.weight' [1000, 64] bf16, column -> [outputs, 1000]"));
+//! assert!(dump_graph(&graph).contains("%3 = linear(%2) 'embed.weight' [1000, 64] bf16, column -> [outputs, 1000]"));
 //!
 //! let plan = Plan::compile(graph, &PlanOptions::new(4))?;
 //! // ids and one row of the table, 64 f32.
@@ -73,7 +74,7 @@ mod visit;
 
 pub use builder::*;
 pub use catalog::*;
-pub use dump::{dot, dump, dump_plan};
+pub use dump::{dot, dump_graph, dump_plan};
 pub use error::*;
 pub use ids::*;
 pub use ir::*;

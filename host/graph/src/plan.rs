@@ -126,6 +126,9 @@ pub struct CacheSlot {
 }
 
 /// A graph with a place for every value.
+///
+/// Nodes run in their order, or all those of token rows (and cache writes) first and those of output rows after them:
+/// what is gathered is kept that long.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The graph, passes applied.

@@ -6,14 +6,14 @@ use crate::{PassOptions, PlanOptions, optimize};
 
 #[test]
 fn a_whole_graph() {
-    insta::assert_snapshot!(dump(&llama()));
+    insta::assert_snapshot!(dump_graph(&llama()));
 }
 
 /// Six layers: the first and the last differ from those between.
 #[test]
 fn equal_layers_are_printed_once() {
     let graph = optimize(deep_llama(6), &PassOptions::default()).unwrap();
-    insta::assert_snapshot!(dump(&graph));
+    insta::assert_snapshot!(dump_graph(&graph));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Linears over one input become one linear with a segment each: Q, K and V; gate and up.
+//! Linears over one input become one linear with a segment each: Q, K and V; gate and up. A gated activation reads the
+//! merged gate and up directly.
 
 use std::collections::HashMap;
 
@@ -64,7 +65,7 @@ fn linear(node: &Node) -> Option<(ValueId, Sharding, &[Segment])> {
     }
 }
 
-/// `gated(linear(x), linear(x))`, each result used once, becomes `gated-merged(linear(x))`. The merged linear stands
+/// `gated(split(y))` becomes `gated-merged(y)`, and `gated(linear(x), linear(x))`, each result used once, becomes `gated-merged(linear(x))`. The merged linear stands
 /// where the second one stood.
 fn merge_pair(
     graph: &Graph,
@@ -76,6 +77,11 @@ fn merge_pair(
     let [gate_value, up_value] = node.inputs[..] else {
         return;
     };
+    if let Some((split, joint)) = halves(graph, index, [gate_value, up_value]) {
+        changes.insert(split, Change::Remove);
+        changes.insert(i, Change::Replace(vec![gated_merged(node, gate, joint)]));
+        return;
+    }
     let found = [gate_value, up_value].map(|v| index.producer(v).filter(|_| index.used_once(v)));
     let [Some((g, gate_node)), Some((u, up_node))] = found else {
         return;
@@ -101,15 +107,29 @@ fn merge_pair(
     };
     changes.insert(g.min(u), Change::Remove);
     changes.insert(g.max(u), Change::Replace(vec![linear]));
-    let gated = Node {
+    changes.insert(i, Change::Replace(vec![gated_merged(node, gate, merged)]));
+}
+
+fn gated_merged(gated: &Node, gate: Gate, joint: ValueId) -> Node {
+    Node {
         op: Op::GatedMerged {
             gate,
             layout: GateLayout::Halves,
         },
-        inputs: vec![merged],
-        ..node.clone()
+        inputs: vec![joint],
+        ..gated.clone()
+    }
+}
+
+/// The split that makes gate and up for nothing else, and what it splits: checkpoints that are merged already (Phi-3).
+fn halves(graph: &Graph, index: &Index<'_>, parts: [ValueId; 2]) -> Option<(usize, ValueId)> {
+    let (at, split) = index.producer(parts[0])?;
+    let (Op::Split { axis: 0, .. }, &[joint]) = (&split.op, &split.inputs[..]) else {
+        return None;
     };
-    changes.insert(i, Change::Replace(vec![gated]));
+    let alone = parts.iter().all(|v| index.used_once(*v));
+    let flat = graph.value(joint).shape.len() == 1;
+    (split.outputs == parts && alone && flat).then_some((at, joint))
 }
 
 /// The merged linear and a split into the old results stand where the first linear stood.

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+mod wide;
+
 use super::*;
 use crate::testing::*;
 use crate::*;
@@ -8,7 +10,11 @@ use crate::*;
 fn sides(before: &Graph, pass: Pass) -> String {
     let after = pass(before);
     verify(&after).unwrap();
-    format!("before\n{}\nafter\n{}", dump(before), dump(&after))
+    format!(
+        "before\n{}\nafter\n{}",
+        dump_graph(before),
+        dump_graph(&after)
+    )
 }
 
 fn finish(mut b: GraphBuilder, x: ValueId, vocab: u32) -> Graph {
@@ -50,6 +56,35 @@ fn merges_qkv_with_bias_and_the_gated_pair() {
     let z = b.gated(gate, up, Gate::Plain(Activation::Silu)).unwrap();
     let graph = finish(b, z, 6);
     insta::assert_snapshot!(sides(&graph, merge_linears::merge_linears));
+}
+
+/// Checkpoints that store gate and up as one matrix.
+#[test]
+fn a_split_pair_is_read_whole() {
+    let ops = |swap: bool| {
+        let mut b = assumed();
+        let (x, _) = start(&mut b);
+        let joint = linear(&mut b, x, "gate_up", 12);
+        let parts = b.split(joint, 0, &[6, 6]).unwrap();
+        let (gate, up) = if swap {
+            (parts[1], parts[0])
+        } else {
+            (parts[0], parts[1])
+        };
+        let z = b.gated(gate, up, Gate::Plain(Activation::Silu)).unwrap();
+        let graph = finish(b, z, 6);
+        let after = merge_linears::merge_linears(&graph);
+        verify(&after).unwrap();
+        after
+            .nodes
+            .iter()
+            .skip(3)
+            .map(|n| n.op.name())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ops(false), ["linear", "gated-merged"]);
+    // Up before gate is no layout that merged activations know.
+    assert_eq!(ops(true), ["linear", "split", "gated"]);
 }
 
 /// A gate that something else reads as well cannot vanish into the pair, but its linear can be merged.
@@ -216,8 +251,8 @@ fn a_llama_before_and_after() {
     let after = optimize(before.clone(), &PassOptions::default()).unwrap();
     insta::assert_snapshot!(format!(
         "before\n{}\nafter\n{}",
-        dump(&before),
-        dump(&after)
+        dump_graph(&before),
+        dump_graph(&after)
     ));
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::views::Views;
 use super::{Placement, PlanOptions, Reuse, element_bytes};
-use crate::{Graph, GraphError, Rows, ValueId};
+use crate::{Graph, GraphError, Node, Op, Rows, ValueId};
 
 /// Buffers begin at multiples of this many bytes.
 const ALIGN: usize = 64;
@@ -81,12 +81,25 @@ fn too_large() -> GraphError {
 }
 
 /// By value that owns bytes: the node after which nothing reads them; `None` for the graph's output, which stays, and
-/// for views.
+/// for views. What is gathered stays until the last token row has been computed, so that a device may compute all token
+/// rows first and output rows afterwards.
 fn last_uses(graph: &Graph, views: &Views) -> Vec<Option<usize>> {
     let mut ends = vec![None; graph.values.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
         for v in node.outputs.iter().chain(&node.inputs) {
             ends[views.owners[v.index()].value.index()] = Some(i);
+        }
+    }
+    let per_token = |node: &Node| {
+        let rows = |v: &ValueId| graph.value(*v).rows;
+        node.outputs.iter().all(|v| rows(v) != Rows::Outputs)
+    };
+    if let Some(last) = graph.nodes.iter().rposition(per_token) {
+        for node in &graph.nodes {
+            if let (Op::GatherOutputs | Op::Pool { .. }, [x]) = (&node.op, &node.inputs[..]) {
+                let end = &mut ends[views.owners[x.index()].value.index()];
+                *end = (*end).max(Some(last));
+            }
         }
     }
     let output = views.owners[graph.output.value().index()].value;

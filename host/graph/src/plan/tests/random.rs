@@ -20,6 +20,7 @@ enum Step {
     Turn(usize, u32),
     Widen(usize),
     Constant(usize),
+    Attend(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -36,6 +37,8 @@ fn step() -> impl Strategy<Value = Step> {
         (i(), n()).prop_map(|(a, b)| Step::Turn(a, b)),
         i().prop_map(Step::Widen),
         i().prop_map(Step::Constant),
+        i().prop_map(Step::Attend),
+        i().prop_map(Step::Attend),
     ]
 }
 
@@ -111,6 +114,17 @@ fn build(steps: &[Step]) -> Graph {
                 };
                 vec![b.cast(x, to).unwrap()]
             }
+            Step::Attend(a) => {
+                let x = pick(a);
+                let d = width(&b, x);
+                if ty(&b, x) != ValueType::Model {
+                    continue;
+                }
+                let head = b.reshape(x, &[1, d]).unwrap();
+                let cache = b.declare_cache(full_cache(1, d)).unwrap();
+                let o = b.attention(head, head, head, causal(cache)).unwrap();
+                vec![b.reshape(o, &[d]).unwrap()]
+            }
             Step::Constant(a) => {
                 let x = pick(a);
                 let w = b.param(&format!("c{at}"), &[width(&b, x)]).unwrap();
@@ -127,10 +141,17 @@ fn build(steps: &[Step]) -> Graph {
     b.finish(info(vocab)).unwrap()
 }
 
+/// The orders that a device may choose.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    AsListed,
+    TokensFirst,
+}
+
 /// Runs the plan on bytes that say who wrote them: every read must find what the value's maker left there.
 ///
 /// Ownership is followed through views by comparing addresses, not by asking the planner.
-fn execute(plan: &Plan, rows: usize) {
+fn execute(plan: &Plan, rows: usize, order: Order) {
     let mut memory: [BTreeMap<usize, (ValueId, usize)>; 3] = Default::default();
     let arena = |rows: Rows| match rows {
         Rows::Tokens => 0,
@@ -166,7 +187,13 @@ fn execute(plan: &Plan, rows: usize) {
         }
         (arena(info.rows), out)
     };
-    for (i, node) in plan.graph.nodes.iter().enumerate() {
+    let mut order_of: Vec<usize> = (0..plan.graph.nodes.len()).collect();
+    if order == Order::TokensFirst {
+        let outputs = |v: &ValueId| plan.graph.value(*v).rows == Rows::Outputs;
+        order_of.sort_by_key(|&i| plan.graph.nodes[i].outputs.iter().any(outputs));
+    }
+    for i in order_of {
+        let node = &plan.graph.nodes[i];
         for &v in &node.inputs {
             check(plan, &memory, &contents, v, places(v));
         }
@@ -238,7 +265,8 @@ proptest! {
             graph = optimize(graph, &PassOptions::default()).unwrap();
         }
         let plan = Plan::compile(graph, &PlanOptions::new(model_bytes)).unwrap();
-        execute(&plan, 3);
+        execute(&plan, 3, Order::AsListed);
+        execute(&plan, 3, Order::TokensFirst);
     }
 }
 
@@ -247,6 +275,7 @@ fn a_llama_never_overwrites_what_it_needs() {
     let graph = optimize(deep_llama(3), &PassOptions::default()).unwrap();
     for model_bytes in [2, 4] {
         let plan = Plan::compile(graph.clone(), &PlanOptions::new(model_bytes)).unwrap();
-        execute(&plan, 5);
+        execute(&plan, 5, Order::AsListed);
+        execute(&plan, 5, Order::TokensFirst);
     }
 }
