@@ -14,7 +14,9 @@ pub(crate) fn admit(state: &mut State) {
         if !has_slots(state, id) {
             return;
         }
-        let Some(hit) = find_hit(state, id) else { return };
+        let Some(hit) = find_hit(state, id) else {
+            return;
+        };
         if !state.running.is_empty() && !has_blocks(state, id, &hit) {
             return;
         }
@@ -23,7 +25,9 @@ pub(crate) fn admit(state: &mut State) {
 }
 
 fn has_slots(state: &State, id: SequenceId) -> bool {
-    let Some(sequence) = state.sequences.get(&id) else { return false };
+    let Some(sequence) = state.sequences.get(&id) else {
+        return false;
+    };
     let reserved: usize = places(state).map(|(_, place)| place.reserved.len()).sum();
     let wanted = slots_wanted(sequence);
     wanted <= state.free_slots.len()
@@ -32,31 +36,47 @@ fn has_slots(state: &State, id: SequenceId) -> bool {
 
 /// Its own, and one per fork (none fork where nothing is generated).
 fn slots_wanted(sequence: &Sequence) -> usize {
-    if sequence.limit == sequence.prompt_len { 1 } else { 1 + sequence.forks.len() }
+    if sequence.limit == sequence.prompt_len {
+        1
+    } else {
+        1 + sequence.forks.len()
+    }
 }
 
 fn find_hit(state: &mut State, id: SequenceId) -> Option<Hit> {
     let sequence = state.sequences.get_mut(&id)?;
     let layout = state.limits.layout();
     if state.cache.is_enabled() {
-        extend_keys(&mut sequence.keys, &sequence.salt, &sequence.tokens, layout.block_size(), usize::MAX);
+        extend_keys(
+            &mut sequence.keys,
+            &sequence.salt,
+            &sequence.tokens,
+            layout.block_size(),
+            usize::MAX,
+        );
     }
     // Log-probabilities of prompt tokens exist only where they are computed.
     let keys = match sequence.scores {
         PromptScores::Done => sequence.keys.as_slice(),
         PromptScores::Gathering { .. } => &[],
     };
-    Some(state.cache.lookup(layout, &state.pool, keys, sequence.tokens.len() as u32))
+    Some(
+        state
+            .cache
+            .lookup(layout, &state.pool, keys, sequence.tokens.len() as u32),
+    )
 }
 
 fn has_blocks(state: &State, id: SequenceId, hit: &Hit) -> bool {
-    let Some(sequence) = state.sequences.get(&id) else { return false };
+    let Some(sequence) = state.sequences.get(&id) else {
+        return false;
+    };
     state.limits.layout().groups().all(|(group, info)| {
-        let owned = |tables: &[Table]| {
-            tables.get(group.0 as usize).map_or(0, Table::held)
-        };
+        let owned = |tables: &[Table]| tables.get(group.0 as usize).map_or(0, Table::held);
         let promised: usize = places(state)
-            .map(|(sequence, place)| blocks_wanted(state, sequence, info).saturating_sub(owned(&place.tables)))
+            .map(|(sequence, place)| {
+                blocks_wanted(state, sequence, info).saturating_sub(owned(&place.tables))
+            })
             .sum();
         let wanted = blocks_wanted(state, sequence, info).saturating_sub(owned(&hit.tables));
         promised + wanted <= state.pool.available(group) as usize
@@ -66,16 +86,24 @@ fn has_blocks(state: &State, id: SequenceId, hit: &Hit) -> bool {
 /// Blocks of one group that a sequence holds when its known tokens and the next are computed.
 fn blocks_wanted(state: &State, sequence: &Sequence, info: GroupInfo) -> usize {
     let chunk = state.limits.max_step_tokens();
-    state.limits.layout().least_blocks(info, sequence.len() + 1, chunk) as usize
+    state
+        .limits
+        .layout()
+        .least_blocks(info, sequence.len() + 1, chunk) as usize
 }
 
 fn places(state: &State) -> impl Iterator<Item = (&Sequence, &Place)> {
-    let running = state.running.values().filter_map(|id| state.sequences.get(id));
+    let running = state
+        .running
+        .values()
+        .filter_map(|id| state.sequences.get(id));
     running.filter_map(|sequence| sequence.place.as_ref().map(|place| (sequence, place)))
 }
 
 fn place(state: &mut State, id: SequenceId, hit: Hit) {
-    let Some(sequence) = state.sequences.get_mut(&id) else { return };
+    let Some(sequence) = state.sequences.get_mut(&id) else {
+        return;
+    };
     let wanted = slots_wanted(sequence);
     let mut slots = state.free_slots.split_off(state.free_slots.len() - wanted);
     let Some(slot) = slots.pop() else { return };
@@ -87,7 +115,12 @@ fn place(state: &mut State, id: SequenceId, hit: Hit) {
     sequence.phase = Phase::Running;
     sequence.computed = hit.tokens;
     sequence.published = (hit.tokens / state.limits.layout().block_size()) as usize;
-    sequence.place = Some(Place { slot, reserved: slots, tables: hit.tables, history: None });
+    sequence.place = Some(Place {
+        slot,
+        reserved: slots,
+        tables: hit.tables,
+        history: None,
+    });
     let (request, prompt_tokens) = (sequence.request, sequence.prompt_len);
     let looked_up = state.cache.is_enabled() && matches!(sequence.scores, PromptScores::Done);
     if let Some(active) = state.requests.get_mut(&request)
@@ -99,7 +132,12 @@ fn place(state: &mut State, id: SequenceId, hit: Hit) {
             state.stats.prefix_cache_queries += u64::from(prompt_tokens);
             state.stats.prefix_cache_hits += u64::from(hit.tokens);
         }
-        state.emit(request, Event::Started { prompt_tokens, cached_tokens: hit.tokens });
+        state.emit(
+            request,
+            Event::Started {
+                prompt_tokens,
+                cached_tokens: hit.tokens,
+            },
+        );
     }
 }
-

@@ -4,20 +4,13 @@ use crate::layout::Layout;
 use crate::scheduler::Advance;
 use crate::sequence::{Order, Phase, Place, PromptScores, Sequence};
 use crate::state::{InFlight, RowRecord, State};
-use crate::{Admission, BlockId, GroupId, Input, RandomKey, Row, SampleTask, SequenceId, Slot, StepPlan};
+use crate::{Admission, Input, RandomKey, Row, SampleTask, SequenceId, Slot, StepPlan};
 use std::sync::Arc;
 
 /// The step being written.
 struct Draft {
     plan: StepPlan,
     record: InFlight,
-}
-
-/// What tells a fork from its leader.
-struct Branch {
-    id: SequenceId,
-    choice: u32,
-    slot: Slot,
 }
 
 /// Turns advances into the next step and appends it to the steps in flight.
@@ -33,12 +26,22 @@ pub(crate) fn build(state: &mut State, advances: Vec<Advance>) -> StepPlan {
             rows: Vec::with_capacity(advances.len()),
             samples: Vec::new(),
         },
-        record: InFlight { ticket, rows: Vec::with_capacity(advances.len()), samples: Vec::new(), held: Vec::new() },
+        record: InFlight {
+            ticket,
+            rows: Vec::with_capacity(advances.len()),
+            samples: Vec::new(),
+            held: Vec::new(),
+        },
     };
     let mut decodes = 0;
     for advance in advances {
         state.stats.step_tokens += u64::from(advance.len);
-        decodes += u64::from(state.sequences.get(&advance.sequence).is_some_and(Sequence::decodes));
+        decodes += u64::from(
+            state
+                .sequences
+                .get(&advance.sequence)
+                .is_some_and(Sequence::decodes),
+        );
         draft.row(state, advance);
     }
     state.stats.steps += 1;
@@ -50,47 +53,38 @@ pub(crate) fn build(state: &mut State, advances: Vec<Advance>) -> StepPlan {
 
 impl Draft {
     fn row(&mut self, state: &mut State, advance: Advance) {
-        let Some(sequence) = state.sequences.get_mut(&advance.sequence) else { return };
-        let Some(place) = &mut sequence.place else { return };
+        let layout = state.limits.layout();
+        let Some(sequence) = state.sequences.get_mut(&advance.sequence) else {
+            return;
+        };
         let (start, end) = (sequence.computed, sequence.computed + advance.len);
+        self.admit(sequence, layout);
+        let (input, prompt_logprobs) = (input(sequence, end), prompt_logprobs(sequence, start));
+        let Some(place) = &mut sequence.place else {
+            return;
+        };
+        place.history = place.history.max(Some(end));
         let slot = place.slot;
-        let history = match place.history {
-            Some(history) => history,
-            None => {
-                let complete: Vec<usize> =
-                    state.limits.layout().groups().map(|(_, info)| state.limits.layout().complete(info, start)).collect();
-                for (table, complete) in place.tables.iter_mut().zip(complete) {
-                    table.announced = complete.min(table.len());
-                }
-                let blocks = announced(place);
-                self.plan.admitted.push(admission(sequence, slot, blocks));
-                sequence.tokens.len() as u32
-            }
-        };
-        let Some(place) = &mut sequence.place else { return };
-        let input = if end <= history {
-            Input::History
-        } else {
-            match (sequence.tokens.get(history as usize..end as usize), sequence.last_sample) {
-                (None, Some((ticket, sample))) => Input::From { ticket, sample },
-                (tokens, _) => Input::Known(tokens.unwrap_or_default().to_vec()),
-            }
-        };
-        place.history = Some(history.max(end));
         let mut new_blocks = Vec::new();
-        for (group, table) in place.tables.iter_mut().enumerate() {
-            let group = GroupId(group as u32);
-            new_blocks.extend(table.ids(table.announced, table.len()).map(|block| (group, block)));
+        for ((group, _), table) in layout.groups().zip(&mut place.tables) {
+            new_blocks.extend(
+                table
+                    .ids(table.announced, table.len())
+                    .map(|block| (group, block)),
+            );
             table.announced = table.len();
         }
-        let prompt_logprobs = match sequence.scores {
-            PromptScores::Gathering { top, .. } if start + 1 < sequence.prompt_len => Some(top),
-            _ => None,
-        };
         let row = self.plan.rows.len() as u32;
         self.plan.copies.extend(advance.copies);
         self.record.held.extend(advance.sources);
-        self.plan.rows.push(Row { slot, start, len: advance.len, input, new_blocks, prompt_logprobs });
+        self.plan.rows.push(Row {
+            slot,
+            start,
+            len: advance.len,
+            input,
+            new_blocks,
+            prompt_logprobs,
+        });
         self.record.rows.push(RowRecord {
             sequence: advance.sequence,
             start,
@@ -100,10 +94,30 @@ impl Draft {
         sequence.in_flight += 1;
         sequence.computed = end;
         if end == sequence.len() && sequence.len() < sequence.limit {
-            let top_logprobs = sequence.top_logprobs;
-            self.sample(sequence, SampleTask { row, slot, top_logprobs });
-            self.forks(state, advance.sequence, SampleTask { row, slot, top_logprobs }, start);
+            let task = SampleTask {
+                row,
+                slot,
+                top_logprobs: sequence.top_logprobs,
+            };
+            self.sample(sequence, task);
+            self.forks(state, advance.sequence, start);
         }
+    }
+
+    /// Tells the executor of a sequence it does not know, with the blocks that are complete.
+    fn admit(&mut self, sequence: &mut Sequence, layout: &Layout) {
+        let computed = sequence.computed;
+        let Some(place) = &mut sequence.place else {
+            return;
+        };
+        if place.history.is_some() {
+            return;
+        }
+        for ((_, info), table) in layout.groups().zip(&mut place.tables) {
+            table.announced = layout.complete(info, computed).min(table.len());
+        }
+        place.history = Some(sequence.tokens.len() as u32);
+        self.plan.admitted.extend(admission(sequence));
     }
 
     fn sample(&mut self, sequence: &mut Sequence, task: SampleTask) {
@@ -114,18 +128,35 @@ impl Draft {
         self.record.samples.push(sequence.id);
     }
 
-    /// Branches off the choices that share the prompt just computed; each samples its first token from the same row.
-    fn forks(&mut self, state: &mut State, leader: SequenceId, task: SampleTask, start: u32) {
-        let Some(sequence) = state.sequences.get_mut(&leader) else { return };
+    /// Branches off the choices that share the prompt just computed by the last row, which began at `start`; each
+    /// samples its first token from it.
+    fn forks(&mut self, state: &mut State, leader: SequenceId, start: u32) {
+        let Some(sequence) = state.sequences.get_mut(&leader) else {
+            return;
+        };
         let choices = std::mem::take(&mut sequence.forks);
-        let slots = sequence.place.as_mut().map(|place| std::mem::take(&mut place.reserved)).unwrap_or_default();
+        let slots = sequence
+            .place
+            .as_mut()
+            .map(|place| std::mem::take(&mut place.reserved))
+            .unwrap_or_default();
+        let row = self.plan.rows.len() as u32 - 1;
         for (choice, slot) in choices.zip(slots) {
             let id = state.next_sequence_id();
-            let Some(leader) = state.sequences.get(&leader) else { return };
-            let Some(mut fork) = fork(leader, state.limits.layout(), Branch { id, choice, slot }, start) else { return };
-            let blocks = fork.place.as_ref().map(announced).unwrap_or_default();
-            self.plan.admitted.push(admission(&fork, slot, blocks));
-            self.sample(&mut fork, SampleTask { slot, ..task.clone() });
+            let Some(leader) = state.sequences.get(&leader) else {
+                return;
+            };
+            let Some(place) = fork_place(leader, slot, state.limits.layout(), start) else {
+                return;
+            };
+            let mut fork = fork(leader, id, choice, place);
+            self.plan.admitted.extend(admission(&fork));
+            let task = SampleTask {
+                row,
+                slot,
+                top_logprobs: fork.top_logprobs,
+            };
+            self.sample(&mut fork, task);
             if let Some(active) = state.requests.get_mut(&fork.request) {
                 active.sequences.push(id);
             }
@@ -135,37 +166,72 @@ impl Draft {
     }
 }
 
-/// The executor's part of the block tables.
-fn announced(place: &Place) -> Vec<Vec<BlockId>> {
-    place.tables.iter().map(|table| table.ids(0, table.announced).collect()).collect()
+/// Where the tokens of a row up to `end` come from.
+fn input(sequence: &Sequence, end: u32) -> Input {
+    let history = sequence
+        .place
+        .as_ref()
+        .and_then(|place| place.history)
+        .unwrap_or(0);
+    if end <= history {
+        return Input::History;
+    }
+    match (
+        sequence.tokens.get(history as usize..end as usize),
+        sequence.last_sample,
+    ) {
+        (None, Some((ticket, sample))) => Input::From { ticket, sample },
+        (tokens, _) => Input::Known(tokens.unwrap_or_default().to_vec()),
+    }
 }
 
-fn admission(sequence: &Sequence, slot: Slot, blocks: Vec<Vec<BlockId>>) -> Admission {
-    Admission {
-        slot,
+fn prompt_logprobs(sequence: &Sequence, start: u32) -> Option<u32> {
+    match sequence.scores {
+        PromptScores::Gathering { top, .. } if start + 1 < sequence.prompt_len => Some(top),
+        _ => None,
+    }
+}
+
+fn admission(sequence: &Sequence) -> Option<Admission> {
+    let place = sequence.place.as_ref()?;
+    Some(Admission {
+        slot: place.slot,
         tokens: sequence.tokens.clone(),
         prompt_len: sequence.prompt_len,
         sampling: Arc::clone(&sequence.sampling),
         random: sequence.random,
-        blocks,
-    }
+        blocks: place
+            .tables
+            .iter()
+            .map(|table| table.ids(0, table.announced).collect())
+            .collect(),
+    })
 }
 
-/// A choice that shares all blocks of `leader`'s prompt. The executor is told at once only of blocks that were complete
-/// before the row at `start`, since that row still writes the others.
-fn fork(leader: &Sequence, layout: &Layout, branch: Branch, start: u32) -> Option<Sequence> {
-    let Branch { id, choice, slot } = branch;
+/// All blocks of `leader`'s prompt. The executor is told at once only of those that were complete before the row at
+/// `start`, since that row still writes the others.
+fn fork_place(leader: &Sequence, slot: Slot, layout: &Layout, start: u32) -> Option<Place> {
     let place = leader.place.as_ref()?;
-    let tables = layout
-        .groups()
-        .zip(&place.tables)
+    let tables = layout.groups().zip(&place.tables);
+    let tables = tables
         .map(|((_, info), table)| table.fork(layout.complete(info, start)))
         .collect();
-    let place = Place { slot, reserved: Vec::new(), tables, history: Some(leader.prompt_len) };
-    Some(Sequence {
+    Some(Place {
+        slot,
+        reserved: Vec::new(),
+        tables,
+        history: Some(leader.prompt_len),
+    })
+}
+
+fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequence {
+    Sequence {
         id,
         request: leader.request,
-        order: Order { choice, ..leader.order },
+        order: Order {
+            choice,
+            ..leader.order
+        },
         forks: 0..0,
         tokens: leader.tokens.clone(),
         prompt_len: leader.prompt_len,
@@ -174,7 +240,10 @@ fn fork(leader: &Sequence, layout: &Layout, branch: Branch, start: u32) -> Optio
         keys: leader.keys.clone(),
         published: leader.published,
         sampling: Arc::clone(&leader.sampling),
-        random: RandomKey { lineage: choice, ..leader.random },
+        random: RandomKey {
+            lineage: choice,
+            ..leader.random
+        },
         top_logprobs: leader.top_logprobs,
         scores: PromptScores::Done,
         computed: leader.computed,
@@ -184,5 +253,5 @@ fn fork(leader: &Sequence, layout: &Layout, branch: Branch, start: u32) -> Optio
         phase: Phase::Running,
         preempted: false,
         place: Some(place),
-    })
+    }
 }

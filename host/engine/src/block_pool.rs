@@ -50,7 +50,11 @@ fn lock(group: &Mutex<Group>) -> MutexGuard<'_, Group> {
 
 impl BlockPool {
     pub(crate) fn new(info: &ExecutorInfo) -> Self {
-        let groups = info.groups.iter().map(|group| Arc::new(Mutex::new(Group::new(group.blocks)))).collect();
+        let groups = info
+            .groups
+            .iter()
+            .map(|group| Arc::new(Mutex::new(Group::new(group.blocks))))
+            .collect();
         Self { groups }
     }
 
@@ -64,7 +68,10 @@ impl BlockPool {
     pub(crate) fn allocate(&self, group: GroupId) -> Option<BlockHandle> {
         let shared = &self.groups[group.0 as usize];
         let index = lock(shared).take()?;
-        Some(BlockHandle { id: BlockId(index), group: Arc::clone(shared) })
+        Some(BlockHandle {
+            id: BlockId(index),
+            group: Arc::clone(shared),
+        })
     }
 
     /// The block with these contents.
@@ -74,7 +81,10 @@ impl BlockPool {
         let index = *inner.index.get(key)?;
         inner.acquire(index);
         drop(inner);
-        Some(BlockHandle { id: BlockId(index), group: Arc::clone(shared) })
+        Some(BlockHandle {
+            id: BlockId(index),
+            group: Arc::clone(shared),
+        })
     }
 
     pub(crate) fn contains(&self, group: GroupId, key: &PrefixKey) -> bool {
@@ -83,22 +93,34 @@ impl BlockPool {
 
     /// Referenced blocks of all groups.
     pub(crate) fn used(&self) -> u64 {
-        self.groups.iter().map(|group| u64::from(lock(group).used)).sum()
+        self.groups
+            .iter()
+            .map(|group| u64::from(lock(group).used))
+            .sum()
     }
 
     pub(crate) fn total(&self) -> u64 {
-        self.groups.iter().map(|group| lock(group).blocks.len() as u64).sum()
+        self.groups
+            .iter()
+            .map(|group| lock(group).blocks.len() as u64)
+            .sum()
     }
 
     /// References of each block of a group.
     pub(crate) fn references(&self, group: GroupId) -> Vec<u32> {
-        lock(&self.groups[group.0 as usize]).blocks.iter().map(|block| block.refs).collect()
+        lock(&self.groups[group.0 as usize])
+            .blocks
+            .iter()
+            .map(|block| block.refs)
+            .collect()
     }
 
     /// Every block is in exactly one state, and keys and index are inverse to each other.
     pub(crate) fn check_integrity(&self) -> Result<(), String> {
         for (number, group) in self.groups.iter().enumerate() {
-            lock(group).check().map_err(|what| format!("cache group {number}: {what}"))?;
+            lock(group)
+                .check()
+                .map_err(|what| format!("cache group {number}: {what}"))?;
         }
         Ok(())
     }
@@ -129,7 +151,10 @@ impl BlockHandle {
 impl Clone for BlockHandle {
     fn clone(&self) -> Self {
         lock(&self.group).acquire(self.id.0);
-        Self { id: self.id, group: Arc::clone(&self.group) }
+        Self {
+            id: self.id,
+            group: Arc::clone(&self.group),
+        }
     }
 }
 
@@ -202,7 +227,10 @@ impl Group {
             let expected = u32::from(block.refs == 0);
             used += 1 - expected;
             if listed[index] != expected {
-                return Err(format!("block {index} with {} references is listed {} times", block.refs, listed[index]));
+                return Err(format!(
+                    "block {index} with {} references is listed {} times",
+                    block.refs, listed[index]
+                ));
             }
             if let Some(key) = &block.key
                 && self.index.get(key) != Some(&(index as u32))
@@ -211,19 +239,35 @@ impl Group {
             }
         }
         if used != self.used {
-            return Err(format!("{used} blocks are referenced, but {} are counted", self.used));
+            return Err(format!(
+                "{used} blocks are referenced, but {} are counted",
+                self.used
+            ));
         }
-        if let Some(index) = self.free.iter().find(|&&index| self.blocks[index as usize].key.is_some()) {
+        if let Some(index) = self
+            .free
+            .iter()
+            .find(|&&index| self.blocks[index as usize].key.is_some())
+        {
             return Err(format!("free block {index} has a key"));
         }
         if let Some((stamp, index)) = self.lru.iter().find(|&(&stamp, &index)| {
             self.blocks[index as usize].key.is_none() || self.blocks[index as usize].stamp != stamp
         }) {
-            return Err(format!("cached block {index} has no key, or another stamp than {stamp}"));
+            return Err(format!(
+                "cached block {index} has no key, or another stamp than {stamp}"
+            ));
         }
-        let keyed = self.blocks.iter().filter(|block| block.key.is_some()).count();
+        let keyed = self
+            .blocks
+            .iter()
+            .filter(|block| block.key.is_some())
+            .count();
         if keyed != self.index.len() {
-            return Err(format!("{keyed} blocks have keys, but the index has {}", self.index.len()));
+            return Err(format!(
+                "{keyed} blocks have keys, but the index has {}",
+                self.index.len()
+            ));
         }
         Ok(())
     }

@@ -3,18 +3,27 @@
 use crate::prefix_cache::extend_keys;
 use crate::sequence::PromptScores;
 use crate::state::{InFlight, RowRecord, State};
-use crate::{EngineError, Event, FinishReason, PromptLogprobs, SampleOutcome, Sampled, SequenceId, StepOutput};
+use crate::{
+    EngineError, Event, FinishReason, PromptLogprobs, SampleOutcome, Sampled, SequenceId,
+    StepOutput,
+};
 
 /// Applies the output of the oldest step in flight.
 ///
 /// # Errors
 /// When the output does not fit the step.
 pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineError> {
-    let Some(step) = state.in_flight.pop_front() else { return Ok(()) };
+    let Some(step) = state.in_flight.pop_front() else {
+        return Ok(());
+    };
     check(state, &step, &output)?;
     let mut scores = output.prompt_logprobs.into_iter();
     for row in &step.rows {
-        let entries = if row.scores_prompt { scores.next() } else { None };
+        let entries = if row.scores_prompt {
+            scores.next()
+        } else {
+            None
+        };
         collect_row(state, row, entries);
     }
     for (&id, outcome) in step.samples.iter().zip(output.samples) {
@@ -34,31 +43,57 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
 
 /// The output has what the step asked for.
 fn check(state: &State, step: &InFlight, output: &StepOutput) -> Result<(), EngineError> {
-    let malformed = |message: String| Err(EngineError::Malformed { ticket: step.ticket.0, message });
+    let malformed = |message: String| {
+        Err(EngineError::Malformed {
+            ticket: step.ticket.0,
+            message,
+        })
+    };
     if output.ticket != step.ticket {
         return malformed(format!("it names step {}", output.ticket.0));
     }
     if output.samples.len() != step.samples.len() {
-        return malformed(format!("{} samples instead of {}", output.samples.len(), step.samples.len()));
+        return malformed(format!(
+            "{} samples instead of {}",
+            output.samples.len(),
+            step.samples.len()
+        ));
     }
     let vocab = state.limits.vocab();
     for outcome in &output.samples {
         if let SampleOutcome::Token(sampled) = outcome
             && sampled.token >= vocab
         {
-            return malformed(format!("token {} of a vocabulary of {vocab}", sampled.token));
+            return malformed(format!(
+                "token {} of a vocabulary of {vocab}",
+                sampled.token
+            ));
         }
     }
-    let scored: Vec<_> = step.rows.iter().enumerate().filter(|(_, row)| row.scores_prompt).collect();
+    let scored: Vec<_> = step
+        .rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.scores_prompt)
+        .collect();
     if output.prompt_logprobs.len() != scored.len() {
-        return malformed(format!("{} rows with prompt scores instead of {}", output.prompt_logprobs.len(), scored.len()));
+        return malformed(format!(
+            "{} rows with prompt scores instead of {}",
+            output.prompt_logprobs.len(),
+            scored.len()
+        ));
     }
     for ((index, row), found) in scored.into_iter().zip(&output.prompt_logprobs) {
-        let Some(sequence) = state.sequences.get(&row.sequence) else { continue };
+        let Some(sequence) = state.sequences.get(&row.sequence) else {
+            continue;
+        };
         let expected = (row.start + row.len).min(sequence.prompt_len - 1) - row.start;
         if found.row as usize != index || found.entries.len() != expected as usize {
             let found = (found.row, found.entries.len());
-            return malformed(format!("{} prompt scores of row {} instead of {expected} of {index}", found.1, found.0));
+            return malformed(format!(
+                "{} prompt scores of row {} instead of {expected} of {index}",
+                found.1, found.0
+            ));
         }
     }
     Ok(())
@@ -66,11 +101,15 @@ fn check(state: &State, step: &InFlight, output: &StepOutput) -> Result<(), Engi
 
 fn collect_row(state: &mut State, row: &RowRecord, scores: Option<PromptLogprobs>) {
     publish(state, row);
-    let Some(sequence) = state.sequences.get_mut(&row.sequence) else { return };
+    let Some(sequence) = state.sequences.get_mut(&row.sequence) else {
+        return;
+    };
     if !sequence.is_live() {
         return;
     }
-    let PromptScores::Gathering { found, .. } = &mut sequence.scores else { return };
+    let PromptScores::Gathering { found, .. } = &mut sequence.scores else {
+        return;
+    };
     found.extend(scores.into_iter().flat_map(|scores| scores.entries));
     if found.len() as u32 + 1 < sequence.prompt_len {
         return;
@@ -96,13 +135,21 @@ fn collect_row(state: &mut State, row: &RowRecord, scores: Option<PromptLogprobs
 /// Offers the blocks that the row completed to the prefix cache.
 fn publish(state: &mut State, row: &RowRecord) {
     let layout = state.limits.layout();
-    let Some(sequence) = state.sequences.get_mut(&row.sequence) else { return };
+    let Some(sequence) = state.sequences.get_mut(&row.sequence) else {
+        return;
+    };
     let Some(place) = &sequence.place else { return };
     let complete = ((row.start + row.len) / layout.block_size()) as usize;
     if !state.cache.is_enabled() || !sequence.is_live() || complete <= sequence.published {
         return;
     }
-    extend_keys(&mut sequence.keys, &sequence.salt, &sequence.tokens, layout.block_size(), complete);
+    extend_keys(
+        &mut sequence.keys,
+        &sequence.salt,
+        &sequence.tokens,
+        layout.block_size(),
+        complete,
+    );
     for table in &place.tables {
         for (index, block) in table.range(sequence.published, complete) {
             block.publish(sequence.keys[index]);
@@ -112,7 +159,9 @@ fn publish(state: &mut State, row: &RowRecord) {
 }
 
 fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
-    let Some(sequence) = state.sequences.get_mut(&id) else { return };
+    let Some(sequence) = state.sequences.get_mut(&id) else {
+        return;
+    };
     sequence.unknown -= 1;
     if !sequence.is_live() {
         return;
@@ -123,7 +172,11 @@ fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
     let (request, choice) = (sequence.request, sequence.order.choice);
     state.stats.generation_tokens += 1;
     state.emit(request, Event::Token { choice, sampled });
-    if state.requests.get(&request).is_some_and(|active| active.stop_tokens.contains(&token)) {
+    if state
+        .requests
+        .get(&request)
+        .is_some_and(|active| active.stop_tokens.contains(&token))
+    {
         state.finish(id, FinishReason::Stop { token: Some(token) });
     } else if is_full {
         state.finish(id, FinishReason::Length);
@@ -131,10 +184,16 @@ fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
 }
 
 fn collect_failure(state: &mut State, id: SequenceId, message: String) {
-    let Some(sequence) = state.sequences.get_mut(&id) else { return };
+    let Some(sequence) = state.sequences.get_mut(&id) else {
+        return;
+    };
     sequence.unknown -= 1;
     if sequence.is_live() {
         let (request, choice) = (sequence.request, sequence.order.choice);
-        state.fail(request, Some(choice), EngineError::Sampling { choice, message });
+        state.fail(
+            request,
+            Some(choice),
+            EngineError::Sampling { choice, message },
+        );
     }
 }

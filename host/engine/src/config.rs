@@ -24,6 +24,11 @@ pub struct EngineConfig {
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { max_waiting: 1024, max_running: 256, max_step_tokens: 2048, prefix_cache: PrefixCaching::On }
+        Self {
+            max_waiting: 1024,
+            max_running: 256,
+            max_step_tokens: 2048,
+            prefix_cache: PrefixCaching::On,
+        }
     }
 }

@@ -4,8 +4,8 @@ use crate::limits::Limits;
 use crate::scheduler::Scheduler;
 use crate::state::State;
 use crate::{
-    EngineConfig, EngineError, EventSink, Executor, Masks, Request, RequestId, Stats, SubmitError, admit, batch, collect,
-    integrity,
+    EngineConfig, EngineError, EventSink, Executor, Masks, Request, RequestId, Stats, SubmitError,
+    admit, batch, collect, integrity,
 };
 
 /// Steps under way at once.
@@ -35,14 +35,24 @@ impl<E: Executor> Engine<E> {
     /// An engine without requests.
     pub fn new(executor: E, config: EngineConfig) -> Self {
         let state = State::new(executor.info(), &config);
-        Self { executor, state, scheduler: Scheduler::default(), stalls: 0, dead: false }
+        Self {
+            executor,
+            state,
+            scheduler: Scheduler::default(),
+            stalls: 0,
+            dead: false,
+        }
     }
 
     /// Queues a request.
     ///
     /// # Errors
     /// When it can never run, the queue is full, or the engine is dead.
-    pub fn submit(&mut self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
+    pub fn submit(
+        &mut self,
+        request: Request,
+        sink: Box<dyn EventSink>,
+    ) -> Result<(), SubmitError> {
         self.check(&request)?;
         self.state.enqueue(request, sink)
     }
@@ -52,7 +62,11 @@ impl<E: Executor> Engine<E> {
     /// # Errors
     /// As there.
     pub fn check(&self, request: &Request) -> Result<(), SubmitError> {
-        if self.dead { Err(SubmitError::Dead) } else { self.state.admissible(request) }
+        if self.dead {
+            Err(SubmitError::Dead)
+        } else {
+            self.state.admissible(request)
+        }
     }
 
     /// Ends a request without further events; unknown ids are ignored.
@@ -84,7 +98,9 @@ impl<E: Executor> Engine<E> {
         let advances = self.scheduler.schedule(&mut self.state);
         let launches = !advances.is_empty();
         if launches {
-            let ticket = self.executor.launch(batch::build(&mut self.state, advances))?;
+            let ticket = self
+                .executor
+                .launch(batch::build(&mut self.state, advances))?;
             self.executor.sample(ticket, Masks::default())?;
         }
         let due = if launches { DEPTH } else { 1 };
@@ -95,17 +111,33 @@ impl<E: Executor> Engine<E> {
         }
         self.state.cancel_gone();
         self.watch(launches || collects);
-        Ok(if self.state.is_idle() { Progress::Idle } else { Progress::Worked })
+        Ok(if self.state.is_idle() {
+            Progress::Idle
+        } else {
+            Progress::Worked
+        })
     }
 
     /// Fails the first request if nothing can be done for anyone. A preemption may cost one turn.
     fn watch(&mut self, did_something: bool) {
-        self.stalls = if did_something || self.state.is_idle() { 0 } else { self.stalls + 1 };
+        self.stalls = if did_something || self.state.is_idle() {
+            0
+        } else {
+            self.stalls + 1
+        };
         if self.stalls > 3 {
-            let mut queued = self.state.running.values().chain(self.state.waiting.values());
-            let first = queued.next().and_then(|id| self.state.sequences.get(id)).map(|sequence| sequence.request);
+            let mut queued = self
+                .state
+                .running
+                .values()
+                .chain(self.state.waiting.values());
+            let first = queued
+                .next()
+                .and_then(|id| self.state.sequences.get(id))
+                .map(|sequence| sequence.request);
             if let Some(request) = first {
-                self.state.fail(request, None, EngineError::Unschedulable(request));
+                self.state
+                    .fail(request, None, EngineError::Unschedulable(request));
             }
         }
     }

@@ -9,7 +9,9 @@ pub enum SubmitError {
     #[error("the prompt has no tokens; it needs at least one (a BOS token will do)")]
     EmptyPrompt,
     /// A token the model does not have.
-    #[error("token {token} at position {position} of the prompt is outside the vocabulary of {vocab} tokens")]
+    #[error(
+        "token {token} at position {position} of the prompt is outside the vocabulary of {vocab} tokens"
+    )]
     TokenOutOfVocabulary {
         /// Found.
         token: TokenId,
@@ -59,7 +61,9 @@ pub enum SubmitError {
         max_step_tokens: u32,
     },
     /// `max_tokens` 0 without prompt log-probabilities.
-    #[error("max_tokens is 0 and no prompt log-probabilities are asked for, so there is nothing to compute")]
+    #[error(
+        "max_tokens is 0 and no prompt log-probabilities are asked for, so there is nothing to compute"
+    )]
     NothingToDo,
     /// `n` out of range.
     #[error("n must be between 1 and {limit}, but is {n}")]
@@ -70,7 +74,9 @@ pub enum SubmitError {
         limit: u32,
     },
     /// Too many requests wait.
-    #[error("{waiting} requests are waiting, the most this server queues is {max_waiting}; try again later")]
+    #[error(
+        "{waiting} requests are waiting, the most this server queues is {max_waiting}; try again later"
+    )]
     QueueFull {
         /// Waiting now.
         waiting: usize,
@@ -84,7 +90,9 @@ pub enum SubmitError {
     #[error("the engine is shutting down and takes no more requests; try another replica")]
     ShuttingDown,
     /// The device failed earlier.
-    #[error("the engine stopped after a device failure; restart the server, and see its log for the cause")]
+    #[error(
+        "the engine stopped after a device failure; restart the server, and see its log for the cause"
+    )]
     Dead,
 }
 
@@ -115,7 +123,9 @@ pub enum EngineError {
     #[error(transparent)]
     Executor(#[from] ExecutorError),
     /// The executor's answer does not fit the step; the engine is dead from here on.
-    #[error("the device's answer to step {ticket} is malformed: {message}; this is a bug in the executor")]
+    #[error(
+        "the device's answer to step {ticket} is malformed: {message}; this is a bug in the executor"
+    )]
     Malformed {
         /// The step.
         ticket: u64,
@@ -143,7 +153,9 @@ pub enum EngineError {
     #[error("the server shut down before this request was finished")]
     Aborted,
     /// An earlier failure.
-    #[error("the engine stopped after an earlier failure; restart the server, and see its log for the cause")]
+    #[error(
+        "the engine stopped after an earlier failure; restart the server, and see its log for the cause"
+    )]
     Dead,
 }
 

@@ -47,7 +47,9 @@ pub struct ExecutorInfo {
 
 /// Why a device can go no further. The engine ends every request with it and reports itself dead.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the device failed in {during}: {message}; restart the server, and see its log for the cause")]
+#[error(
+    "the device failed in {during}: {message}; restart the server, and see its log for the cause"
+)]
 pub struct ExecutorError {
     /// "launch", "sample" or "collect".
     pub during: &'static str,

@@ -12,7 +12,10 @@ pub(crate) fn check(state: &State) -> Result<(), EngineError> {
         state.pool.check_integrity()?;
         check_references(state)?;
         check_slots(state)?;
-        state.sequences.values().try_for_each(|sequence| check_sequence(state, sequence))?;
+        state
+            .sequences
+            .values()
+            .try_for_each(|sequence| check_sequence(state, sequence))?;
         check_queues(state)
     };
     check().map_err(EngineError::Integrity)
@@ -22,14 +25,24 @@ pub(crate) fn check(state: &State) -> Result<(), EngineError> {
 fn check_references(state: &State) -> Result<(), String> {
     for (group, _) in state.limits.layout().groups() {
         let mut references = vec![0u32; state.pool.references(group).len()];
-        let tables = state.sequences.values().filter_map(|sequence| sequence.place.as_ref());
+        let tables = state
+            .sequences
+            .values()
+            .filter_map(|sequence| sequence.place.as_ref());
         let blocks = tables.flat_map(|place| place.tables[group.0 as usize].blocks());
         blocks.for_each(|block: &BlockHandle| references[block.id().0 as usize] += 1);
         let counted = state.pool.references(group);
         let held: usize = state.in_flight.iter().map(|step| step.held.len()).sum();
-        let excess: usize = counted.iter().zip(&references).map(|(all, own)| all.saturating_sub(*own) as usize).sum();
+        let excess: usize = counted
+            .iter()
+            .zip(&references)
+            .map(|(all, own)| all.saturating_sub(*own) as usize)
+            .sum();
         if excess > held || counted.iter().zip(&references).any(|(all, own)| all < own) {
-            return Err(format!("{excess} references of group {} are in no table, but {held} are held", group.0));
+            return Err(format!(
+                "{excess} references of group {} are in no table, but {held} are held",
+                group.0
+            ));
         }
     }
     Ok(())
@@ -37,11 +50,20 @@ fn check_references(state: &State) -> Result<(), String> {
 
 /// Every slot is free or belongs to one sequence.
 fn check_slots(state: &State) -> Result<(), String> {
-    let places = state.sequences.values().filter_map(|sequence| sequence.place.as_ref());
-    let mut slots: Vec<Slot> = places.flat_map(|place| place.reserved.iter().copied().chain([place.slot])).collect();
+    let places = state
+        .sequences
+        .values()
+        .filter_map(|sequence| sequence.place.as_ref());
+    let mut slots: Vec<Slot> = places
+        .flat_map(|place| place.reserved.iter().copied().chain([place.slot]))
+        .collect();
     slots.extend(&state.free_slots);
     slots.sort_unstable();
-    if slots.iter().enumerate().any(|(index, slot)| slot.0 as usize != index) {
+    if slots
+        .iter()
+        .enumerate()
+        .any(|(index, slot)| slot.0 as usize != index)
+    {
         return Err(format!("slots {slots:?} are not each there once"));
     }
     Ok(())
@@ -51,8 +73,15 @@ fn check_sequence(state: &State, sequence: &Sequence) -> Result<(), String> {
     let id = sequence.id.0;
     let fault = |what: &str| Err(format!("sequence {id}: {what}"));
     let in_flight = state.in_flight.iter().map(|step| {
-        step.rows.iter().filter(|row| row.sequence == sequence.id).count()
-            + step.samples.iter().filter(|&&sample| sample == sequence.id).count()
+        step.rows
+            .iter()
+            .filter(|row| row.sequence == sequence.id)
+            .count()
+            + step
+                .samples
+                .iter()
+                .filter(|&&sample| sample == sequence.id)
+                .count()
     });
     if in_flight.sum::<usize>() != sequence.in_flight as usize {
         return fault("steps in flight are miscounted");
@@ -62,18 +91,30 @@ fn check_sequence(state: &State, sequence: &Sequence) -> Result<(), String> {
     }
     let queued = state.waiting.get(&sequence.order) == Some(&sequence.id);
     let scheduled = state.running.get(&sequence.order) == Some(&sequence.id);
-    if (queued, scheduled) != (sequence.phase == Phase::Waiting, sequence.phase == Phase::Running) {
+    if (queued, scheduled)
+        != (
+            sequence.phase == Phase::Waiting,
+            sequence.phase == Phase::Running,
+        )
+    {
         return fault("its phase and the queues disagree");
     }
-    if sequence.place.is_some() != (sequence.phase != Phase::Waiting) && sequence.phase != Phase::Ending {
+    if sequence.place.is_some() != (sequence.phase != Phase::Waiting)
+        && sequence.phase != Phase::Ending
+    {
         return fault("its phase and its place disagree");
     }
     let layout = state.limits.layout();
-    for ((_, info), table) in layout.groups().zip(sequence.place.iter().flat_map(|place| &place.tables)) {
+    for ((_, info), table) in layout
+        .groups()
+        .zip(sequence.place.iter().flat_map(|place| &place.tables))
+    {
         if table.announced > table.len() || table.len() < layout.entries(info, sequence.computed) {
             return fault("a block table is too short");
         }
-        let visible = layout.first_visible(info, sequence.computed).min(table.len());
+        let visible = layout
+            .first_visible(info, sequence.computed)
+            .min(table.len());
         if table.blocks().count() != table.held() || table.held() < table.len() - visible {
             return fault("a block it still sees is gone");
         }
@@ -82,7 +123,10 @@ fn check_sequence(state: &State, sequence: &Sequence) -> Result<(), String> {
 }
 
 fn check_queues(state: &State) -> Result<(), String> {
-    let requeued = state.waiting.values().filter(|id| state.sequences.get(id).is_some_and(|found| found.preempted));
+    let requeued = state
+        .waiting
+        .values()
+        .filter(|id| state.sequences.get(id).is_some_and(|found| found.preempted));
     if requeued.count() != state.requeued {
         return Err("preempted sequences in the queue are miscounted".to_owned());
     }
@@ -90,7 +134,11 @@ fn check_queues(state: &State) -> Result<(), String> {
         return Err("a queue names a sequence that is gone".to_owned());
     }
     if state.is_idle() && (state.pool.used() > 0 || !state.requests.is_empty()) {
-        return Err(format!("idle, but {} blocks and {} requests are left", state.pool.used(), state.requests.len()));
+        return Err(format!(
+            "idle, but {} blocks and {} requests are left",
+            state.pool.used(),
+            state.requests.len()
+        ));
     }
     Ok(())
 }

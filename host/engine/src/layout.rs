@@ -11,7 +11,10 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn new(info: &ExecutorInfo) -> Self {
-        Self { block_size: info.block_size.max(1), groups: info.groups.clone() }
+        Self {
+            block_size: info.block_size.max(1),
+            groups: info.groups.clone(),
+        }
     }
 
     pub(crate) fn block_size(&self) -> u32 {
@@ -19,12 +22,17 @@ impl Layout {
     }
 
     pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupId, GroupInfo)> + '_ {
-        self.groups.iter().enumerate().map(|(index, info)| (GroupId(index as u32), *info))
+        self.groups
+            .iter()
+            .enumerate()
+            .map(|(index, info)| (GroupId(index as u32), *info))
     }
 
     /// Whether blocks of different sequences may be the same one.
     pub(crate) fn shares_blocks(&self) -> bool {
-        self.groups.iter().all(|group| group.kind != GroupKind::Recurrent)
+        self.groups
+            .iter()
+            .all(|group| group.kind != GroupKind::Recurrent)
     }
 
     /// Length of a block table that holds `tokens` positions.
@@ -55,7 +63,8 @@ impl Layout {
     pub(crate) fn first_visible(&self, group: GroupInfo, position: u32) -> usize {
         match group.kind {
             GroupKind::Window { window } => {
-                (position.saturating_add(1).saturating_sub(window.max(1)) / self.block_size) as usize
+                (position.saturating_add(1).saturating_sub(window.max(1)) / self.block_size)
+                    as usize
             }
             _ => 0,
         }
@@ -65,7 +74,8 @@ impl Layout {
     pub(crate) fn partial(&self, group: GroupInfo, position: u32) -> Option<usize> {
         match group.kind {
             GroupKind::Recurrent => None,
-            _ => (!position.is_multiple_of(self.block_size)).then(|| (position / self.block_size) as usize),
+            _ => (!position.is_multiple_of(self.block_size))
+                .then(|| (position / self.block_size) as usize),
         }
     }
 
@@ -74,7 +84,11 @@ impl Layout {
         let all = self.entries(group, tokens) as u32;
         match group.kind {
             GroupKind::Window { window } => {
-                let visible = window.max(1).saturating_sub(1).saturating_add(chunk.max(1)).saturating_sub(1);
+                let visible = window
+                    .max(1)
+                    .saturating_sub(1)
+                    .saturating_add(chunk.max(1))
+                    .saturating_sub(1);
                 all.min(visible.div_ceil(self.block_size).saturating_add(1))
             }
             _ => all,

@@ -20,7 +20,10 @@ impl Limits {
     #[must_use]
     pub fn new(info: &ExecutorInfo, config: &EngineConfig) -> Self {
         let max_step_tokens = info.max_step_tokens.min(config.max_step_tokens).max(1);
-        let max_running = u32::try_from(config.max_running).unwrap_or(u32::MAX).min(info.slots).min(max_step_tokens);
+        let max_running = u32::try_from(config.max_running)
+            .unwrap_or(u32::MAX)
+            .min(info.slots)
+            .min(max_step_tokens);
         Self {
             layout: Layout::new(info),
             max_len: info.max_len,
@@ -86,11 +89,19 @@ impl Limits {
         }
         let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         if u64::from(prompt_len) + u64::from(params.max_tokens) > u64::from(self.max_len) {
-            return Err(SubmitError::TooLong { prompt_len, max_tokens: params.max_tokens, max_len: self.max_len });
+            return Err(SubmitError::TooLong {
+                prompt_len,
+                max_tokens: params.max_tokens,
+                max_len: self.max_len,
+            });
         }
         if let Some(position) = request.prompt.iter().position(|&token| token >= self.vocab) {
             let token = request.prompt[position];
-            return Err(SubmitError::TokenOutOfVocabulary { token, position: position as u32, vocab: self.vocab });
+            return Err(SubmitError::TokenOutOfVocabulary {
+                token,
+                position: position as u32,
+                vocab: self.vocab,
+            });
         }
         if params.max_tokens == 0 && params.prompt_logprobs.is_none() {
             return Err(SubmitError::NothingToDo);
@@ -104,7 +115,10 @@ impl Limits {
             return Err(SubmitError::ChoicesOutOfRange { n: params.n, limit });
         }
         if self.whole_prompt && prompt_len > self.max_step_tokens {
-            return Err(SubmitError::PromptExceedsStep { prompt_len, max_step_tokens: self.max_step_tokens });
+            return Err(SubmitError::PromptExceedsStep {
+                prompt_len,
+                max_step_tokens: self.max_step_tokens,
+            });
         }
         // The last token is sampled but never computed.
         let tokens = prompt_len + params.max_tokens.saturating_sub(1);
@@ -112,7 +126,12 @@ impl Limits {
         for (group, info) in self.layout.groups() {
             let needed = self.layout.least_blocks(info, tokens, chunk);
             if needed > info.blocks {
-                return Err(SubmitError::NeverFits { tokens, group, needed, blocks: info.blocks });
+                return Err(SubmitError::NeverFits {
+                    tokens,
+                    group,
+                    needed,
+                    blocks: info.blocks,
+                });
             }
         }
         Ok(())

@@ -14,8 +14,8 @@ mod contract;
 mod memory;
 
 use crate::{
-    Admission, Executor, ExecutorError, ExecutorInfo, GroupInfo, GroupKind, Input, Masks, PromptLogprobs, Row,
-    SampleOutcome, SampleTask, Slot, StepOutput, StepPlan, Ticket, TokenId,
+    Admission, Executor, ExecutorError, ExecutorInfo, GroupInfo, GroupKind, Input, Masks,
+    PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan, Ticket, TokenId,
 };
 use contract::Contract;
 use memory::Memory;
@@ -103,7 +103,10 @@ struct Pending {
 }
 
 fn failed(during: &'static str, message: impl Into<String>) -> ExecutorError {
-    ExecutorError { during, message: message.into() }
+    ExecutorError {
+        during,
+        message: message.into(),
+    }
 }
 
 impl MockExecutor {
@@ -113,7 +116,10 @@ impl MockExecutor {
     pub fn small_info() -> ExecutorInfo {
         ExecutorInfo {
             block_size: 4,
-            groups: vec![GroupInfo { kind: GroupKind::Full, blocks: 64 }],
+            groups: vec![GroupInfo {
+                kind: GroupKind::Full,
+                blocks: 64,
+            }],
             slots: 8,
             max_step_tokens: 64,
             max_len: 128,
@@ -168,7 +174,14 @@ impl MockExecutor {
 
     fn admit(&mut self, admission: Admission) {
         let history = admission.tokens.clone();
-        self.slots.insert(admission.slot, SlotState { admission, history, computed: None });
+        self.slots.insert(
+            admission.slot,
+            SlotState {
+                admission,
+                history,
+                computed: None,
+            },
+        );
     }
 
     /// Tokens beyond the slot's history that a row brings.
@@ -178,15 +191,27 @@ impl MockExecutor {
             Input::Known(tokens) => Ok(tokens.clone()),
             Input::From { ticket, sample } => {
                 let step = self.steps.iter().find(|step| step.ticket == *ticket);
-                let step = step.ok_or_else(|| failed("launch", format!("step {} is not in flight", ticket.0)))?;
+                let step = step.ok_or_else(|| {
+                    failed("launch", format!("step {} is not in flight", ticket.0))
+                })?;
                 let task = step.tasks.get(*sample as usize);
                 if task.is_none_or(|task| task.slot != row.slot) {
-                    return Err(failed("launch", format!("sample {sample} of step {} is not the row's", ticket.0)));
+                    return Err(failed(
+                        "launch",
+                        format!("sample {sample} of step {} is not the row's", ticket.0),
+                    ));
                 }
-                match step.samples.as_ref().and_then(|samples| samples.get(*sample as usize)) {
+                match step
+                    .samples
+                    .as_ref()
+                    .and_then(|samples| samples.get(*sample as usize))
+                {
                     Some(SampleOutcome::Token(sampled)) => Ok(vec![sampled.token]),
                     Some(SampleOutcome::Failed(_)) => Ok(vec![0]),
-                    None => Err(failed("launch", format!("step {} was not sampled", ticket.0))),
+                    None => Err(failed(
+                        "launch",
+                        format!("step {} was not sampled", ticket.0),
+                    )),
                 }
             }
         }
@@ -194,11 +219,16 @@ impl MockExecutor {
 
     /// Computes a row; the last element belongs to its last position.
     fn forward(&mut self, row: &Row) -> Result<Vec<u64>, ExecutorError> {
-        let Some(slot) = self.slots.get_mut(&row.slot) else { return Err(failed("launch", "slot is empty")) };
+        let Some(slot) = self.slots.get_mut(&row.slot) else {
+            return Err(failed("launch", "slot is empty"));
+        };
         let end = row.start + row.len;
         let history = &slot.history;
         let logits = (row.start..end)
-            .map(|position| self.memory.compute(&slot.admission.blocks, history, position))
+            .map(|position| {
+                self.memory
+                    .compute(&slot.admission.blocks, history, position)
+            })
             .collect::<Result<_, _>>()
             .map_err(|message| failed("launch", format!("slot {}: {message}", row.slot.0)))?;
         slot.computed = Some(end);
@@ -210,9 +240,19 @@ impl MockExecutor {
         let slot = self.slots.get(&row.slot)?;
         let entries = (row.start..slot.admission.prompt_len - 1)
             .zip(logits)
-            .map(|(position, &hash)| choose::score(hash, slot.history[position as usize + 1], self.info.vocab, top))
+            .map(|(position, &hash)| {
+                choose::score(
+                    hash,
+                    slot.history[position as usize + 1],
+                    self.info.vocab,
+                    top,
+                )
+            })
             .collect();
-        Some(PromptLogprobs { row: index as u32, entries })
+        Some(PromptLogprobs {
+            row: index as u32,
+            entries,
+        })
     }
 }
 
@@ -226,11 +266,21 @@ impl Executor for MockExecutor {
             return Err(failed("launch", "injected"));
         }
         if plan.ticket != self.next {
-            return Err(failed("launch", format!("step {} instead of {}", plan.ticket.0, self.next.0)));
+            return Err(failed(
+                "launch",
+                format!("step {} instead of {}", plan.ticket.0, self.next.0),
+            ));
         }
-        let broken = |message: String| failed("launch", format!("step {}: {message}", plan.ticket.0));
+        let broken =
+            |message: String| failed("launch", format!("step {}: {message}", plan.ticket.0));
         self.next.0 += 1;
-        Contract { info: &self.info, slots: &self.slots, steps: &self.steps }.check_entry(&plan).map_err(broken)?;
+        Contract {
+            info: &self.info,
+            slots: &self.slots,
+            steps: &self.steps,
+        }
+        .check_entry(&plan)
+        .map_err(broken)?;
         for slot in &plan.released {
             self.slots.remove(slot);
         }
@@ -239,7 +289,9 @@ impl Executor for MockExecutor {
         }
         for row in &plan.rows {
             let tokens = self.input(row)?;
-            let Some(slot) = self.slots.get_mut(&row.slot) else { return Err(broken("a row's slot is empty".into())) };
+            let Some(slot) = self.slots.get_mut(&row.slot) else {
+                return Err(broken("a row's slot is empty".into()));
+            };
             slot.history.extend(tokens);
             for (group, block) in &row.new_blocks {
                 let Some(table) = slot.admission.blocks.get_mut(group.0 as usize) else {
@@ -248,7 +300,11 @@ impl Executor for MockExecutor {
                 table.push(*block);
             }
         }
-        let contract = Contract { info: &self.info, slots: &self.slots, steps: &self.steps };
+        let contract = Contract {
+            info: &self.info,
+            slots: &self.slots,
+            steps: &self.steps,
+        };
         let touched = contract.check_rows(&plan).map_err(broken)?;
         for copy in &plan.copies {
             self.memory.copy(*copy).map_err(broken)?;
@@ -258,20 +314,31 @@ impl Executor for MockExecutor {
         for (index, row) in plan.rows.iter().enumerate() {
             let logits = self.forward(row)?;
             prompt_logprobs.extend(self.prompt_logprobs(index, row, &logits));
-            ends.push((logits.last().copied().unwrap_or_default(), row.start + row.len));
+            ends.push((
+                logits.last().copied().unwrap_or_default(),
+                row.start + row.len,
+            ));
         }
         // A slot that samples from another's row shares what that row computed.
         for task in &plan.samples {
-            if let (Some(slot), Some((_, end))) = (self.slots.get_mut(&task.slot), ends.get(task.row as usize)) {
+            if let (Some(slot), Some((_, end))) =
+                (self.slots.get_mut(&task.slot), ends.get(task.row as usize))
+            {
                 slot.computed = Some(*end);
             }
         }
         let tokens: u32 = plan.rows.iter().map(|row| row.len).sum();
-        self.busy_until = self.busy_until.max(self.clock.now()) + self.latency.step + self.latency.token * u64::from(tokens);
+        self.busy_until = self.busy_until.max(self.clock.now())
+            + self.latency.step
+            + self.latency.token * u64::from(tokens);
         self.steps.push_back(Pending {
             ticket: plan.ticket,
             done: self.busy_until,
-            logits: plan.samples.iter().map(|task| ends[task.row as usize]).collect(),
+            logits: plan
+                .samples
+                .iter()
+                .map(|task| ends[task.row as usize])
+                .collect(),
             tasks: plan.samples,
             prompt_logprobs,
             samples: None,
@@ -285,15 +352,32 @@ impl Executor for MockExecutor {
         if self.failure == Some(MockFailure::Sample(ticket)) {
             return Err(failed("sample", "injected"));
         }
-        let step = self.steps.iter_mut().find(|step| step.ticket == ticket && step.samples.is_none());
+        let step = self
+            .steps
+            .iter_mut()
+            .find(|step| step.ticket == ticket && step.samples.is_none());
         let Some(step) = step else {
-            return Err(failed("sample", format!("step {} is not launched, or sampled already", ticket.0)));
+            return Err(failed(
+                "sample",
+                format!("step {} is not launched, or sampled already", ticket.0),
+            ));
         };
         let mut outcomes = Vec::with_capacity(step.tasks.len());
         for (index, (task, &(hash, position))) in step.tasks.iter().zip(&step.logits).enumerate() {
-            let Some(slot) = self.slots.get(&task.slot) else { return Err(failed("sample", "slot is empty")) };
-            let mask = masks.words.iter().find(|(sample, _)| *sample as usize == index).map(|(_, words)| words.as_slice());
-            let draw = choose::Row { hash, position, vocab: self.info.vocab, top: task.top_logprobs };
+            let Some(slot) = self.slots.get(&task.slot) else {
+                return Err(failed("sample", "slot is empty"));
+            };
+            let mask = masks
+                .words
+                .iter()
+                .find(|(sample, _)| *sample as usize == index)
+                .map(|(_, words)| words.as_slice());
+            let draw = choose::Row {
+                hash,
+                position,
+                vocab: self.info.vocab,
+                top: task.top_logprobs,
+            };
             outcomes.push(choose::choose(draw, &slot.admission, mask));
         }
         step.samples = Some(outcomes);
@@ -305,11 +389,24 @@ impl Executor for MockExecutor {
             return Err(failed("collect", "injected"));
         }
         let step = self.steps.pop_front().filter(|step| step.ticket == ticket);
-        let Some(Pending { samples: Some(samples), prompt_logprobs, done, .. }) = step else {
-            return Err(failed("collect", format!("step {} is not the oldest sampled one", ticket.0)));
+        let Some(Pending {
+            samples: Some(samples),
+            prompt_logprobs,
+            done,
+            ..
+        }) = step
+        else {
+            return Err(failed(
+                "collect",
+                format!("step {} is not the oldest sampled one", ticket.0),
+            ));
         };
         self.clock.wait_until(done);
-        Ok(StepOutput { ticket, samples, prompt_logprobs })
+        Ok(StepOutput {
+            ticket,
+            samples,
+            prompt_logprobs,
+        })
     }
 }
 

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 /// The last running sequence, if it is behind `order`.
 pub(crate) fn victim(running: &BTreeMap<Order, SequenceId>, order: Order) -> Option<SequenceId> {
-    running.last_key_value().filter(|(last, _)| **last > order).map(|(_, id)| *id)
+    running
+        .last_key_value()
+        .filter(|(last, _)| **last > order)
+        .map(|(_, id)| *id)
 }
 
 /// Whether the sequence at `order` is alone, nothing is about to be freed, and it still lacks blocks: it then holds

@@ -42,7 +42,11 @@ pub(crate) fn extend_keys(
     block_size: u32,
     blocks: usize,
 ) {
-    for block in tokens.chunks_exact(block_size as usize).take(blocks).skip(keys.len()) {
+    for block in tokens
+        .chunks_exact(block_size as usize)
+        .take(blocks)
+        .skip(keys.len())
+    {
         keys.push(chain(keys.last(), salt, block));
     }
 }
@@ -51,7 +55,10 @@ impl PrefixCache {
     /// Recurrent state exists only at a sequence's end, and prefix-LM prompts depend on what follows them: neither
     /// can be shared.
     pub(crate) fn new(info: &ExecutorInfo, config: &EngineConfig) -> Self {
-        let sharable = info.groups.iter().all(|group| group.kind != GroupKind::Recurrent);
+        let sharable = info
+            .groups
+            .iter()
+            .all(|group| group.kind != GroupKind::Recurrent);
         let enabled = config.prefix_cache == PrefixCaching::On
             && sharable
             && !info.groups.is_empty()
@@ -65,20 +72,38 @@ impl PrefixCache {
 
     /// The longest usable beginning: all its blocks in full groups, and in window groups those that the next token
     /// sees. `keys` are those of the sequence's complete blocks; `len` is its length.
-    pub(crate) fn lookup(&self, layout: &Layout, pool: &BlockPool, keys: &[PrefixKey], len: u32) -> Hit {
-        let none = Hit { tokens: 0, tables: layout.groups().map(|_| Table::default()).collect() };
+    pub(crate) fn lookup(
+        &self,
+        layout: &Layout,
+        pool: &BlockPool,
+        keys: &[PrefixKey],
+        len: u32,
+    ) -> Hit {
+        let none = Hit {
+            tokens: 0,
+            tables: layout.groups().map(|_| Table::default()).collect(),
+        };
         if !self.enabled || len == 0 {
             return none;
         }
         let most = keys.len().min(((len - 1) / layout.block_size()) as usize);
         let found: Vec<Vec<bool>> = layout
             .groups()
-            .map(|(group, _)| keys[..most].iter().map(|key| pool.contains(group, key)).collect())
+            .map(|(group, _)| {
+                keys[..most]
+                    .iter()
+                    .map(|key| pool.contains(group, key))
+                    .collect()
+            })
             .collect();
-        let first = |info: GroupInfo, blocks: usize| layout.first_visible(info, blocks as u32 * layout.block_size());
+        let first = |info: GroupInfo, blocks: usize| {
+            layout.first_visible(info, blocks as u32 * layout.block_size())
+        };
         let usable = |blocks: usize| {
             layout.groups().zip(&found).all(|((_, info), found)| {
-                found[first(info, blocks).min(blocks)..blocks].iter().all(|&found| found)
+                found[first(info, blocks).min(blocks)..blocks]
+                    .iter()
+                    .all(|&found| found)
             })
         };
         // Full groups bound the search: beyond their first gap nothing is usable.
@@ -89,16 +114,26 @@ impl PrefixCache {
             .map(|(_, found)| found.iter().take_while(|&&found| found).count())
             .min()
             .unwrap_or(most);
-        let Some(blocks) = (1..=bound).rev().find(|&blocks| usable(blocks)) else { return none };
+        let Some(blocks) = (1..=bound).rev().find(|&blocks| usable(blocks)) else {
+            return none;
+        };
         let tables = layout
             .groups()
             .map(|(group, info)| {
                 let start = first(info, blocks).min(blocks);
                 // What was found above is still there: nothing was allocated since.
-                Table::new(start, keys[start..blocks].iter().filter_map(|key| pool.lookup(group, key)))
+                Table::new(
+                    start,
+                    keys[start..blocks]
+                        .iter()
+                        .filter_map(|key| pool.lookup(group, key)),
+                )
             })
             .collect();
-        Hit { tokens: blocks as u32 * layout.block_size(), tables }
+        Hit {
+            tokens: blocks as u32 * layout.block_size(),
+            tables,
+        }
     }
 }
 

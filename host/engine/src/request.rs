@@ -6,11 +6,15 @@ use std::sync::Arc;
 
 /// Root of a request's prefix-cache keys. Requests share blocks only when their salts are equal, so it must cover
 /// everything but tokens that KV contents depend on, and the tenant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct CacheSalt(pub [u8; 32]);
 
 /// Smaller runs earlier (as in vLLM); equals run in order of arrival.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Priority(pub i32);
 
 /// One request: a prompt and the `n` choices that continue it.
@@ -50,6 +54,12 @@ pub struct GenerationParams {
 
 impl Default for GenerationParams {
     fn default() -> Self {
-        Self { max_tokens: 16, n: 1, stop_tokens: Vec::new(), top_logprobs: None, prompt_logprobs: None }
+        Self {
+            max_tokens: 16,
+            n: 1,
+            stop_tokens: Vec::new(),
+            top_logprobs: None,
+            prompt_logprobs: None,
+        }
     }
 }

@@ -66,7 +66,10 @@ impl SamplingPlan {
     /// Greedy with no stages.
     #[must_use]
     pub fn greedy() -> Self {
-        Self { stages: Vec::new(), draw: Draw::Greedy }
+        Self {
+            stages: Vec::new(),
+            draw: Draw::Greedy,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::block_pool::{BlockHandle, BlockPool};
 use crate::layout::Layout;
 use crate::preempt;
-use crate::sequence::{Order, Place};
+use crate::sequence::{Order, Place, Sequence};
 use crate::state::State;
 use crate::{BlockCopy, SequenceId};
 
@@ -37,7 +37,11 @@ struct Selection {
 
 impl Selection {
     fn remove(&mut self, sequence: SequenceId) {
-        if let Some(index) = self.advances.iter().position(|advance| advance.sequence == sequence) {
+        if let Some(index) = self
+            .advances
+            .iter()
+            .position(|advance| advance.sequence == sequence)
+        {
             self.tokens_left += self.advances.remove(index).len;
         }
     }
@@ -46,7 +50,8 @@ impl Selection {
 impl Scheduler {
     /// Whether a running sequence waits for blocks: a reason to admit nobody.
     pub(crate) fn is_starving(&self, state: &State) -> bool {
-        self.starving.is_some_and(|order| state.running.contains_key(&order))
+        self.starving
+            .is_some_and(|order| state.running.contains_key(&order))
     }
 
     /// Fills a step. Chosen sequences hold the blocks they will write.
@@ -54,13 +59,21 @@ impl Scheduler {
         if !self.is_starving(state) {
             self.starving = None;
         }
-        let mut selection = Selection { advances: Vec::new(), tokens_left: state.limits.max_step_tokens() };
+        let mut selection = Selection {
+            advances: Vec::new(),
+            tokens_left: state.limits.max_step_tokens(),
+        };
         let (decodes, prefills): (Vec<_>, Vec<_>) = state
             .running
             .values()
             .copied()
-            .filter(|id| state.sequences.get(id).is_some_and(|sequence| sequence.remaining() > 0))
-            .partition(|id| state.sequences.get(id).is_some_and(|sequence| sequence.decodes()));
+            .filter(|id| {
+                state
+                    .sequences
+                    .get(id)
+                    .is_some_and(|sequence| sequence.remaining() > 0)
+            })
+            .partition(|id| state.sequences.get(id).is_some_and(Sequence::decodes));
         for id in decodes.into_iter().chain(prefills) {
             self.advance(state, id, &mut selection);
         }
@@ -83,7 +96,15 @@ impl Scheduler {
                 return;
             }
             let frugal = self.starving.is_some_and(|first| first < order);
-            if let Some(advance) = reserve(state, id, Need { least, want, frugal }) {
+            if let Some(advance) = reserve(
+                state,
+                id,
+                Need {
+                    least,
+                    want,
+                    frugal,
+                },
+            ) {
                 selection.tokens_left -= advance.len;
                 selection.advances.push(advance);
                 if self.starving == Some(order) {
@@ -91,7 +112,11 @@ impl Scheduler {
                 }
                 return;
             }
-            let victim = if frugal || state.is_settling() { None } else { preempt::victim(&state.running, order) };
+            let victim = if frugal || state.is_settling() {
+                None
+            } else {
+                preempt::victim(&state.running, order)
+            };
             match victim {
                 Some(victim) => {
                     selection.remove(victim);
@@ -121,7 +146,12 @@ struct Need {
 
 /// Gives a sequence the blocks for its next tokens: for as many as the pool allows, or for none.
 fn reserve(state: &mut State, id: SequenceId, need: Need) -> Option<Advance> {
-    let State { sequences, pool, limits, .. } = state;
+    let State {
+        sequences,
+        pool,
+        limits,
+        ..
+    } = state;
     let layout = limits.layout();
     let sequence = sequences.get_mut(&id)?;
     let start = sequence.computed;
@@ -132,7 +162,12 @@ fn reserve(state: &mut State, id: SequenceId, need: Need) -> Option<Advance> {
     }
     let len = affordable(layout, pool, place, start, need);
     let advance = len.and_then(|len| {
-        let mut advance = Advance { sequence: id, len, copies: Vec::new(), sources: Vec::new() };
+        let mut advance = Advance {
+            sequence: id,
+            len,
+            copies: Vec::new(),
+            sources: Vec::new(),
+        };
         take_blocks(layout, pool, place, start, &mut advance).map(|()| advance)
     });
     state.hold(passed);
@@ -140,11 +175,23 @@ fn reserve(state: &mut State, id: SequenceId, need: Need) -> Option<Advance> {
 }
 
 /// The most tokens from `start` whose blocks are held or available.
-fn affordable(layout: &Layout, pool: &BlockPool, place: &Place, start: u32, need: Need) -> Option<u32> {
+fn affordable(
+    layout: &Layout,
+    pool: &BlockPool,
+    place: &Place,
+    start: u32,
+    need: Need,
+) -> Option<u32> {
     let mut len = need.want;
     for ((group, info), table) in layout.groups().zip(&place.tables) {
-        let available = if need.frugal { 0 } else { pool.available(group) };
-        let copies = layout.partial(info, start).is_some_and(|entry| table.must_copy(entry));
+        let available = if need.frugal {
+            0
+        } else {
+            pool.available(group)
+        };
+        let copies = layout
+            .partial(info, start)
+            .is_some_and(|entry| table.must_copy(entry));
         let fresh = available.checked_sub(u32::from(copies))?;
         let end = layout.capacity(info, table.len() + fresh as usize);
         len = len.min(u32::try_from(end.saturating_sub(u64::from(start))).unwrap_or(u32::MAX));
@@ -152,7 +199,13 @@ fn affordable(layout: &Layout, pool: &BlockPool, place: &Place, start: u32, need
     (len >= need.least).then_some(len)
 }
 
-fn take_blocks(layout: &Layout, pool: &BlockPool, place: &mut Place, start: u32, advance: &mut Advance) -> Option<()> {
+fn take_blocks(
+    layout: &Layout,
+    pool: &BlockPool,
+    place: &mut Place,
+    start: u32,
+    advance: &mut Advance,
+) -> Option<()> {
     for ((group, info), table) in layout.groups().zip(&mut place.tables) {
         if let Some(entry) = layout.partial(info, start)
             && table.must_copy(entry)
@@ -160,7 +213,11 @@ fn take_blocks(layout: &Layout, pool: &BlockPool, place: &mut Place, start: u32,
             let copy = pool.allocate(group)?;
             let to = copy.id();
             if let Some(source) = table.replace(entry, copy) {
-                advance.copies.push(BlockCopy { group, from: source.id(), to });
+                advance.copies.push(BlockCopy {
+                    group,
+                    from: source.id(),
+                    to,
+                });
                 advance.sources.push(source);
             }
         }

@@ -2,7 +2,8 @@
 
 use crate::block_pool::{BlockHandle, PrefixKey};
 use crate::{
-    BlockId, CacheSalt, Priority, RandomKey, RequestId, Sampled, SamplingPlan, SequenceId, Slot, Ticket, TokenId,
+    BlockId, CacheSalt, Priority, RandomKey, RequestId, Sampled, SamplingPlan, SequenceId, Slot,
+    Ticket, TokenId,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -112,7 +113,11 @@ impl Sequence {
 
     /// Tokens that could be computed now.
     pub(crate) fn remaining(&self) -> u32 {
-        if self.len() < self.limit || self.limit == self.prompt_len { self.len() - self.computed } else { 0 }
+        if self.len() < self.limit || self.limit == self.prompt_len {
+            self.len() - self.computed
+        } else {
+            0
+        }
     }
 
     /// Whether its next row is one generated token.
@@ -129,13 +134,24 @@ impl Sequence {
 impl Table {
     /// `passed` entries without blocks, then these.
     pub(crate) fn new(passed: usize, blocks: impl Iterator<Item = BlockHandle>) -> Self {
-        let entries = std::iter::repeat_with(|| None).take(passed).chain(blocks.map(Some)).collect();
-        Self { entries, passed, announced: 0 }
+        let entries = std::iter::repeat_with(|| None)
+            .take(passed)
+            .chain(blocks.map(Some))
+            .collect();
+        Self {
+            entries,
+            passed,
+            announced: 0,
+        }
     }
 
     /// The same blocks, of which the executor is told the first `announced`.
     pub(crate) fn fork(&self, announced: usize) -> Self {
-        Self { entries: self.entries.clone(), passed: self.passed, announced: announced.min(self.entries.len()) }
+        Self {
+            entries: self.entries.clone(),
+            passed: self.passed,
+            announced: announced.min(self.entries.len()),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -162,7 +178,11 @@ impl Table {
     }
 
     /// Blocks it holds from one index to before another, with their index.
-    pub(crate) fn range(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, &BlockHandle)> + '_ {
+    pub(crate) fn range(
+        &self,
+        start: usize,
+        end: usize,
+    ) -> impl Iterator<Item = (usize, &BlockHandle)> + '_ {
         let indices = start.max(self.passed)..end.min(self.entries.len());
         indices.filter_map(|index| self.entries[index].as_ref().map(|block| (index, block)))
     }
@@ -171,19 +191,26 @@ impl Table {
     pub(crate) fn pass(&mut self, end: usize) -> impl Iterator<Item = BlockHandle> + '_ {
         let start = self.passed;
         self.passed = end.clamp(start, self.entries.len().max(start));
-        self.entries[start..self.passed].iter_mut().filter_map(Option::take)
+        self.entries[start..self.passed]
+            .iter_mut()
+            .filter_map(Option::take)
     }
 
     /// Whether entry `index` must be copied before it is written.
     pub(crate) fn must_copy(&self, index: usize) -> bool {
         index >= self.announced
-            && self.entries.get(index).is_some_and(|entry| entry.as_ref().is_some_and(|block| !block.is_exclusive()))
+            && self
+                .entries
+                .get(index)
+                .is_some_and(|entry| entry.as_ref().is_some_and(|block| !block.is_exclusive()))
     }
 
     /// Block numbers of entries from `start` to `end`.
     pub(crate) fn ids(&self, start: usize, end: usize) -> impl Iterator<Item = BlockId> + '_ {
         let end = end.min(self.entries.len());
-        self.entries[start.min(end)..end].iter().map(|entry| entry.as_ref().map_or(BlockId::NONE, BlockHandle::id))
+        self.entries[start.min(end)..end]
+            .iter()
+            .map(|entry| entry.as_ref().map_or(BlockId::NONE, BlockHandle::id))
     }
 }
 

@@ -5,8 +5,8 @@ use crate::limits::Limits;
 use crate::prefix_cache::PrefixCache;
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
 use crate::{
-    EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason, RandomKey, Request, RequestId, SequenceId,
-    Slot, Stats, SubmitError, Ticket, TokenId,
+    EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason, RandomKey, Request,
+    RequestId, SequenceId, Slot, Stats, SubmitError, Ticket, TokenId,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -51,7 +51,10 @@ pub(crate) struct Active {
 
 impl std::fmt::Debug for Active {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Active").field("sequences", &self.sequences).field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("Active")
+            .field("sequences", &self.sequences)
+            .field("open", &self.open)
+            .finish_non_exhaustive()
     }
 }
 
@@ -78,7 +81,10 @@ pub(crate) struct RowRecord {
 impl State {
     pub(crate) fn new(info: &ExecutorInfo, config: &EngineConfig) -> Self {
         let pool = BlockPool::new(info);
-        let stats = Stats { blocks_total: pool.total(), ..Stats::default() };
+        let stats = Stats {
+            blocks_total: pool.total(),
+            ..Stats::default()
+        };
         Self {
             limits: Limits::new(info, config),
             pool,
@@ -128,15 +134,25 @@ impl State {
         }
         let waiting = self.queued();
         let max_waiting = self.limits.max_waiting();
-        let prefills = request.params.n.div_ceil(self.limits.choices_per_prefill(request));
+        let prefills = request
+            .params
+            .n
+            .div_ceil(self.limits.choices_per_prefill(request));
         if waiting + prefills as usize > max_waiting {
-            return Err(SubmitError::QueueFull { waiting, max_waiting });
+            return Err(SubmitError::QueueFull {
+                waiting,
+                max_waiting,
+            });
         }
         Ok(())
     }
 
     /// Queues a request: one sequence per prefill that its choices need.
-    pub(crate) fn enqueue(&mut self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
+    pub(crate) fn enqueue(
+        &mut self,
+        request: Request,
+        sink: Box<dyn EventSink>,
+    ) -> Result<(), SubmitError> {
         self.admissible(&request)?;
         let choices_per_prefill = self.limits.choices_per_prefill(&request);
         let params = &request.params;
@@ -146,9 +162,16 @@ impl State {
         let mut sequences = Vec::new();
         for choice in (0..params.n).step_by(choices_per_prefill as usize) {
             let id = self.next_sequence_id();
-            let order = Order { priority: request.priority, arrival, choice };
+            let order = Order {
+                priority: request.priority,
+                arrival,
+                choice,
+            };
             let scores = match params.prompt_logprobs {
-                Some(top) if choice == 0 => PromptScores::Gathering { top, found: Vec::new() },
+                Some(top) if choice == 0 => PromptScores::Gathering {
+                    top,
+                    found: Vec::new(),
+                },
                 _ => PromptScores::Done,
             };
             let sequence = Sequence {
@@ -163,7 +186,10 @@ impl State {
                 keys: Vec::new(),
                 published: 0,
                 sampling: Arc::clone(&request.sampling),
-                random: RandomKey { seed: request.seed, lineage: choice },
+                random: RandomKey {
+                    seed: request.seed,
+                    lineage: choice,
+                },
                 top_logprobs: params.top_logprobs.unwrap_or(0),
                 scores,
                 computed: 0,
@@ -179,7 +205,14 @@ impl State {
             sequences.push(id);
         }
         let (id, open, stop_tokens) = (request.id, params.n, request.params.stop_tokens);
-        let active = Active { sink, stop_tokens, sequences, open, started: false, listens: true };
+        let active = Active {
+            sink,
+            stop_tokens,
+            sequences,
+            open,
+            started: false,
+            listens: true,
+        };
         self.requests.insert(id, active);
         Ok(())
     }
@@ -217,7 +250,9 @@ impl State {
     }
 
     fn end_request(&mut self, request: RequestId) -> bool {
-        let Some(active) = self.requests.remove(&request) else { return false };
+        let Some(active) = self.requests.remove(&request) else {
+            return false;
+        };
         for id in active.sequences {
             self.leave(id, Phase::Ending);
         }
@@ -246,7 +281,9 @@ impl State {
 
     /// Takes a sequence out of the schedule. Its slot and blocks become free when no step in flight uses them.
     pub(crate) fn leave(&mut self, id: SequenceId, phase: Phase) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
         self.running.remove(&sequence.order);
         if self.waiting.remove(&sequence.order).is_some() && sequence.preempted {
             self.requeued -= 1;
@@ -257,7 +294,9 @@ impl State {
 
     /// Frees the place of a sequence that leaves, if no step in flight touches it.
     pub(crate) fn vacate_if_settled(&mut self, id: SequenceId) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
         if sequence.in_flight > 0 || !matches!(sequence.phase, Phase::Yielding | Phase::Ending) {
             return;
         }

@@ -41,12 +41,20 @@ impl Stats {
     /// Share of KV blocks held by sequences, 0 to 1.
     #[must_use]
     pub fn kv_usage(&self) -> f64 {
-        if self.blocks_total == 0 { 0.0 } else { self.blocks_used as f64 / self.blocks_total as f64 }
+        if self.blocks_total == 0 {
+            0.0
+        } else {
+            self.blocks_used as f64 / self.blocks_total as f64
+        }
     }
 
     /// Decoding sequences per step that decoded any.
     #[must_use]
     pub fn mean_decode_batch(&self) -> f64 {
-        if self.decode_steps == 0 { 0.0 } else { self.decode_rows as f64 / self.decode_steps as f64 }
+        if self.decode_steps == 0 {
+            0.0
+        } else {
+            self.decode_rows as f64 / self.decode_steps as f64
+        }
     }
 }

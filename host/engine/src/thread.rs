@@ -1,6 +1,9 @@
 //! The engine on a thread of its own.
 
-use crate::{Engine, EngineError, Event, EventSink, Executor, Limits, Progress, Request, RequestId, Stats, SubmitError};
+use crate::{
+    Engine, EngineError, Event, EventSink, Executor, Limits, Progress, Request, RequestId, Stats,
+    SubmitError,
+};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -46,15 +49,27 @@ impl EngineThread {
             limits: engine.limits().clone(),
             inbox: Mutex::new(Inbox::default()),
             arrived: Condvar::new(),
-            report: Mutex::new(Report { stats: engine.stats(), phase: Phase::Idle, heartbeat: Instant::now() }),
+            report: Mutex::new(Report {
+                stats: engine.stats(),
+                phase: Phase::Idle,
+                heartbeat: Instant::now(),
+            }),
             next_id: AtomicU64::new(0),
         });
         let inner = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || Loop { engine, obituary: Obituary(inner) }.run())?;
-        Ok(EngineHandle { owner: Arc::new(Owner { shared, thread: Mutex::new(Some(thread)) }) })
+            .spawn(move || {
+                let obituary = Obituary(inner);
+                Loop { engine, obituary }.run();
+            })?;
+        Ok(EngineHandle {
+            owner: Arc::new(Owner {
+                shared,
+                thread: Mutex::new(Some(thread)),
+            }),
+        })
     }
 }
 
@@ -115,7 +130,10 @@ enum Phase {
 
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inbox").field("submissions", &self.submissions).field("shutdown", &self.shutdown).finish()
+        f.debug_struct("Inbox")
+            .field("submissions", &self.submissions)
+            .field("shutdown", &self.shutdown)
+            .finish()
     }
 }
 
@@ -150,12 +168,20 @@ impl EngineHandle {
         if inbox.shutdown.is_some() {
             return Err(SubmitError::ShuttingDown);
         }
-        let (waiting, max_waiting) = (inbox.waiting + inbox.submissions, shared.limits.max_waiting());
+        let (waiting, max_waiting) = (
+            inbox.waiting + inbox.submissions,
+            shared.limits.max_waiting(),
+        );
         if waiting >= max_waiting {
-            return Err(SubmitError::QueueFull { waiting, max_waiting });
+            return Err(SubmitError::QueueFull {
+                waiting,
+                max_waiting,
+            });
         }
         inbox.submissions += 1;
-        inbox.commands.push_back(Command::Submit(Box::new(request), sink));
+        inbox
+            .commands
+            .push_back(Command::Submit(Box::new(request), sink));
         drop(inbox);
         shared.arrived.notify_one();
         Ok(())
@@ -224,15 +250,15 @@ impl Shared {
     }
 
     /// Refuses what is in the inbox and all that would come.
-    fn close(&self, reason: SubmitError, phase: Phase) {
+    fn close(&self, reason: &SubmitError, phase: Phase) {
         let mut inbox = lock(&self.inbox);
-        inbox.closed.get_or_insert(reason.clone());
+        inbox.closed.get_or_insert_with(|| reason.clone());
         inbox.submissions = 0;
         let commands = std::mem::take(&mut inbox.commands);
         drop(inbox);
         lock(&self.report).phase = phase;
         for command in commands {
-            refuse(command, &reason);
+            refuse(command, reason);
         }
     }
 }
@@ -240,7 +266,10 @@ impl Shared {
 fn refuse(command: Command, reason: &SubmitError) {
     if let Command::Submit(_, mut sink) = command {
         // Whoever is gone needs no answer.
-        let _ = sink.send(Event::Failed { choice: None, error: EngineError::Refused(reason.clone()) });
+        let _ = sink.send(Event::Failed {
+            choice: None,
+            error: EngineError::Refused(reason.clone()),
+        });
     }
 }
 
@@ -251,7 +280,7 @@ struct Obituary(Arc<Shared>);
 impl Drop for Obituary {
     fn drop(&mut self) {
         if lock(&self.0.report).phase != Phase::Stopped {
-            self.0.close(SubmitError::Dead, Phase::Dead);
+            self.0.close(&SubmitError::Dead, Phase::Dead);
         }
     }
 }
@@ -274,7 +303,9 @@ impl<E: Executor> Loop<E> {
                 Some(Drain::Yes) if self.engine.is_idle() => break,
                 _ => {}
             }
-            let Ok(progress) = self.engine.step() else { return self.report(Phase::Dead) };
+            let Ok(progress) = self.engine.step() else {
+                return self.report(Phase::Dead);
+            };
             if cfg!(debug_assertions)
                 && progress == Progress::Idle
                 && let Err(error) = self.engine.check_integrity()
@@ -282,10 +313,16 @@ impl<E: Executor> Loop<E> {
                 tracing::error!(%error, "integrity");
                 return self.report(Phase::Dead);
             }
-            self.report(if progress == Progress::Idle { Phase::Idle } else { Phase::Working });
+            self.report(if progress == Progress::Idle {
+                Phase::Idle
+            } else {
+                Phase::Working
+            });
         }
         self.report(Phase::Stopped);
-        self.obituary.0.close(SubmitError::ShuttingDown, Phase::Stopped);
+        self.obituary
+            .0
+            .close(&SubmitError::ShuttingDown, Phase::Stopped);
     }
 
     /// Takes what has arrived; sleeps while there is nothing at all to do.
@@ -293,7 +330,10 @@ impl<E: Executor> Loop<E> {
         let shared = &self.obituary.0;
         let mut inbox = lock(&shared.inbox);
         while inbox.commands.is_empty() && inbox.shutdown.is_none() && self.engine.is_idle() {
-            inbox = shared.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+            inbox = shared
+                .arrived
+                .wait(inbox)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         inbox.waiting = self.engine.queued() + inbox.submissions;
         inbox.submissions = 0;
@@ -325,7 +365,11 @@ impl<E: Executor> Loop<E> {
 
     fn report(&self, phase: Phase) {
         let stats = self.engine.stats();
-        *lock(&self.obituary.0.report) = Report { stats, phase, heartbeat: Instant::now() };
+        *lock(&self.obituary.0.report) = Report {
+            stats,
+            phase,
+            heartbeat: Instant::now(),
+        };
         lock(&self.obituary.0.inbox).waiting = self.engine.queued();
     }
 }

@@ -7,8 +7,14 @@ use proptest::prelude::*;
 const GROUP: GroupId = GroupId(0);
 
 fn pool(blocks: u32) -> BlockPool {
-    let groups = vec![GroupInfo { kind: GroupKind::Full, blocks }];
-    BlockPool::new(&ExecutorInfo { groups, ..MockExecutor::small_info() })
+    let groups = vec![GroupInfo {
+        kind: GroupKind::Full,
+        blocks,
+    }];
+    BlockPool::new(&ExecutorInfo {
+        groups,
+        ..MockExecutor::small_info()
+    })
 }
 
 fn key(number: u8) -> PrefixKey {
@@ -37,7 +43,10 @@ fn cached_blocks_are_taken_least_recently_used_first() {
     let blocks: Vec<_> = (0..3).map(|_| pool.allocate(GROUP).unwrap()).collect();
     for (number, block) in blocks.iter().enumerate() {
         block.publish(key(number as u8));
-        assert!(!block.is_exclusive(), "a block that can be found must not be written");
+        assert!(
+            !block.is_exclusive(),
+            "a block that can be found must not be written"
+        );
     }
     drop(blocks);
     assert_eq!((pool.used(), pool.available(GROUP)), (0, 3));

@@ -3,10 +3,11 @@
 
 mod lifecycle;
 mod property;
+mod sharing;
 
 use crate::*;
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 
 /// A request for `max_tokens` greedy tokens.
 fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
@@ -14,7 +15,10 @@ fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
         id: RequestId(id),
         cache_salt: CacheSalt::default(),
         prompt,
-        params: GenerationParams { max_tokens, ..GenerationParams::default() },
+        params: GenerationParams {
+            max_tokens,
+            ..GenerationParams::default()
+        },
         sampling: Arc::new(SamplingPlan::greedy()),
         seed: id,
         priority: Priority::default(),
@@ -52,20 +56,32 @@ struct Outcome {
 
 impl Outcome {
     fn of(n: u32, events: &Receiver<Event>) -> Self {
-        let mut outcome =
-            Self { tokens: vec![Vec::new(); n as usize], reasons: vec![None; n as usize], ..Self::default() };
+        let mut outcome = Self {
+            tokens: vec![Vec::new(); n as usize],
+            reasons: vec![None; n as usize],
+            ..Self::default()
+        };
         for event in events.try_iter() {
             assert_eq!(outcome.error, None, "nothing follows a failure");
             match event {
-                Event::Started { prompt_tokens, cached_tokens } => {
-                    assert_eq!(outcome.started.replace((prompt_tokens, cached_tokens)), None);
+                Event::Started {
+                    prompt_tokens,
+                    cached_tokens,
+                } => {
+                    assert_eq!(
+                        outcome.started.replace((prompt_tokens, cached_tokens)),
+                        None
+                    );
                 }
                 Event::PromptLogprobs(scores) => {
                     assert!(outcome.tokens.iter().all(Vec::is_empty));
                     assert_eq!(outcome.prompt_logprobs.replace(scores), None);
                 }
                 Event::Token { choice, sampled } => {
-                    assert_eq!(outcome.reasons[choice as usize], None, "no token after the end");
+                    assert_eq!(
+                        outcome.reasons[choice as usize], None,
+                        "no token after the end"
+                    );
                     outcome.tokens[choice as usize].push(sampled);
                 }
                 Event::Finished { choice, reason } => {
@@ -78,7 +94,10 @@ impl Outcome {
     }
 
     fn ids(&self, choice: usize) -> Vec<TokenId> {
-        self.tokens[choice].iter().map(|sampled| sampled.token).collect()
+        self.tokens[choice]
+            .iter()
+            .map(|sampled| sampled.token)
+            .collect()
     }
 
     /// Without what depends on the cache.
@@ -91,13 +110,60 @@ impl Outcome {
 /// What a request gets when each choice runs alone, on a large device, unchunked and without a prefix cache.
 fn alone(info: &ExecutorInfo, request: &Request) -> Outcome {
     let info = ExecutorInfo {
-        groups: info.groups.iter().map(|group| GroupInfo { blocks: 4096, ..*group }).collect(),
+        groups: info
+            .groups
+            .iter()
+            .map(|group| GroupInfo {
+                blocks: 2048,
+                ..*group
+            })
+            .collect(),
         max_step_tokens: 4096,
         ..info.clone()
     };
-    let config = EngineConfig { prefix_cache: PrefixCaching::Off, ..EngineConfig::default() };
+    let config = EngineConfig {
+        prefix_cache: PrefixCaching::Off,
+        ..EngineConfig::default()
+    };
     let mut engine = Engine::new(MockExecutor::new(info), config);
     let events = submit(&mut engine, request.clone());
-    run(&mut engine);
+    while engine.step().unwrap() != Progress::Idle {}
     Outcome::of(request.params.n, &events).timeless()
+}
+
+fn engine(info: ExecutorInfo) -> Engine<MockExecutor> {
+    Engine::new(MockExecutor::new(info), EngineConfig::default())
+}
+
+fn small() -> Engine<MockExecutor> {
+    engine(MockExecutor::small_info())
+}
+
+/// One full group of `blocks` blocks of 4 positions.
+fn tiny(blocks: u32) -> ExecutorInfo {
+    ExecutorInfo {
+        groups: vec![GroupInfo {
+            kind: GroupKind::Full,
+            blocks,
+        }],
+        ..MockExecutor::small_info()
+    }
+}
+
+fn with_params(id: u64, prompt: Vec<TokenId>, params: GenerationParams) -> Request {
+    Request {
+        params,
+        ..request(id, prompt, 1)
+    }
+}
+
+fn finish(engine: &mut Engine<MockExecutor>, request: Request) -> Outcome {
+    let n = request.params.n;
+    let events = submit(engine, request);
+    run(engine);
+    Outcome::of(n, &events)
+}
+
+fn length() -> Vec<Option<FinishReason>> {
+    vec![Some(FinishReason::Length)]
 }

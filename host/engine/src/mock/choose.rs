@@ -26,11 +26,24 @@ fn logprob(raw: u64) -> f32 {
 pub(super) fn score(hash: u64, token: TokenId, vocab: u32, top: u32) -> Sampled {
     let own = raw(hash, token);
     let rank = 1 + (0..vocab).filter(|&other| raw(hash, other) > own).count() as u32;
-    let mut best: Vec<TokenId> = if top > 0 { (0..vocab).collect() } else { Vec::new() };
+    let mut best: Vec<TokenId> = if top > 0 {
+        (0..vocab).collect()
+    } else {
+        Vec::new()
+    };
     best.sort_by_key(|&token| std::cmp::Reverse(raw(hash, token)));
     best.truncate(top as usize);
-    let top = best.into_iter().map(|token| (token, logprob(raw(hash, token)))).collect();
-    Sampled { token, logprob: logprob(own), rank, processed_logprob: logprob(own), top }
+    let top = best
+        .into_iter()
+        .map(|token| (token, logprob(raw(hash, token))))
+        .collect();
+    Sampled {
+        token,
+        logprob: logprob(own),
+        rank,
+        processed_logprob: logprob(own),
+        top,
+    }
 }
 
 pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> SampleOutcome {
@@ -39,19 +52,29 @@ pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> S
             Stage::AllowedTokens(tokens) => tokens.contains(token),
             Stage::BannedTokens(tokens) => !tokens.contains(token),
             _ => true,
-        }) && mask.is_none_or(|words| words.get(*token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1))
+        }) && mask.is_none_or(|words| {
+            words
+                .get(*token as usize / 32)
+                .is_some_and(|word| word >> (token % 32) & 1 == 1)
+        })
     };
     let key = match admission.sampling.draw {
         Draw::Greedy => 0,
         Draw::Sample => {
-            mix(mix(admission.random.seed, u64::from(admission.random.lineage)), u64::from(row.position)) | 1
+            mix(
+                mix(admission.random.seed, u64::from(admission.random.lineage)),
+                u64::from(row.position),
+            ) | 1
         }
     };
     let value = |token: TokenId| match key {
         0 => raw(row.hash, token),
         key => mix(raw(row.hash, token), key),
     };
-    match (0..row.vocab).filter(allowed).max_by_key(|&token| (value(token), std::cmp::Reverse(token))) {
+    match (0..row.vocab)
+        .filter(allowed)
+        .max_by_key(|&token| (value(token), std::cmp::Reverse(token)))
+    {
         Some(token) => SampleOutcome::Token(score(row.hash, token, row.vocab, row.top)),
         None => SampleOutcome::Failed("all tokens are masked".to_owned()),
     }

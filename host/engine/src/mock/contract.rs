@@ -21,7 +21,11 @@ pub(super) struct Contract<'a> {
 
 impl Contract<'_> {
     fn groups(&self) -> impl Iterator<Item = (GroupId, GroupInfo)> + '_ {
-        self.info.groups.iter().enumerate().map(|(index, info)| (GroupId(index as u32), *info))
+        self.info
+            .groups
+            .iter()
+            .enumerate()
+            .map(|(index, info)| (GroupId(index as u32), *info))
     }
 
     /// Releases and admissions, against the slots as they were.
@@ -31,20 +35,35 @@ impl Contract<'_> {
             if !occupied.remove(slot) {
                 return Err(format!("releases slot {}, which is empty", slot.0));
             }
-            if let Some(step) = self.steps.iter().find(|step| step.touched.slots.contains(slot)) {
-                return Err(format!("releases slot {}, which step {} uses", slot.0, step.ticket.0));
+            if let Some(step) = self
+                .steps
+                .iter()
+                .find(|step| step.touched.slots.contains(slot))
+            {
+                return Err(format!(
+                    "releases slot {}, which step {} uses",
+                    slot.0, step.ticket.0
+                ));
             }
         }
         for admission in &plan.admitted {
             let slot = admission.slot.0;
             if slot >= self.info.slots || !occupied.insert(admission.slot) {
-                return Err(format!("admits to slot {slot}, which is taken or does not exist"));
+                return Err(format!(
+                    "admits to slot {slot}, which is taken or does not exist"
+                ));
             }
             if admission.prompt_len == 0 || admission.prompt_len as usize > admission.tokens.len() {
-                return Err(format!("slot {slot}: a prompt of {} tokens", admission.prompt_len));
+                return Err(format!(
+                    "slot {slot}: a prompt of {} tokens",
+                    admission.prompt_len
+                ));
             }
             if admission.blocks.len() != self.info.groups.len() {
-                return Err(format!("slot {slot}: {} block tables", admission.blocks.len()));
+                return Err(format!(
+                    "slot {slot}: {} block tables",
+                    admission.blocks.len()
+                ));
             }
         }
         Ok(())
@@ -58,12 +77,19 @@ impl Contract<'_> {
         }
         let mut touched = Touched::default();
         let owners = self.owners();
-        let mut fresh: BTreeSet<_> = plan.copies.iter().map(|copy| (copy.group, copy.to)).collect();
+        let mut fresh: BTreeSet<_> = plan
+            .copies
+            .iter()
+            .map(|copy| (copy.group, copy.to))
+            .collect();
         for copy in &plan.copies {
-            touched.blocks.extend([(copy.group, copy.from), (copy.group, copy.to)]);
+            touched
+                .blocks
+                .extend([(copy.group, copy.from), (copy.group, copy.to)]);
         }
         for row in &plan.rows {
-            self.check_row(row).map_err(|message| format!("slot {}: {message}", row.slot.0))?;
+            self.check_row(row)
+                .map_err(|message| format!("slot {}: {message}", row.slot.0))?;
             if !touched.slots.insert(row.slot) {
                 return Err(format!("two rows for slot {}", row.slot.0));
             }
@@ -71,21 +97,45 @@ impl Contract<'_> {
             for (group, block) in self.blocks_of(row, Access::Write) {
                 match owners.get(&(group, block)).map(Vec::as_slice) {
                     Some([owner]) if *owner == row.slot => {}
-                    other => return Err(format!("slot {} writes block {block:?} of {other:?}", row.slot.0)),
+                    other => {
+                        return Err(format!(
+                            "slot {} writes block {block:?} of {other:?}",
+                            row.slot.0
+                        ));
+                    }
                 }
-                let user = self.steps.iter().find(|step| step.touched.blocks.contains(&(group, block)));
-                if fresh.contains(&(group, block)) && let Some(step) = user {
-                    return Err(format!("slot {} takes block {block:?}, which step {} uses", row.slot.0, step.ticket.0));
+                let user = self
+                    .steps
+                    .iter()
+                    .find(|step| step.touched.blocks.contains(&(group, block)));
+                if fresh.contains(&(group, block))
+                    && let Some(step) = user
+                {
+                    return Err(format!(
+                        "slot {} takes block {block:?}, which step {} uses",
+                        row.slot.0, step.ticket.0
+                    ));
                 }
             }
             touched.blocks.extend(self.blocks_of(row, Access::Any));
         }
         for task in &plan.samples {
-            let row = plan.rows.get(task.row as usize).ok_or("a sample names no row")?;
-            let slot = self.slots.get(&task.slot).ok_or("a sample's slot is empty")?;
+            let row = plan
+                .rows
+                .get(task.row as usize)
+                .ok_or("a sample names no row")?;
+            let slot = self
+                .slots
+                .get(&task.slot)
+                .ok_or("a sample's slot is empty")?;
             let leader = self.slots.get(&row.slot).ok_or("a row's slot is empty")?;
-            if slot.history != leader.history || slot.history.len() != (row.start + row.len) as usize {
-                return Err(format!("slot {} samples where its history does not end", task.slot.0));
+            if slot.history != leader.history
+                || slot.history.len() != (row.start + row.len) as usize
+            {
+                return Err(format!(
+                    "slot {} samples where its history does not end",
+                    task.slot.0
+                ));
             }
             touched.slots.insert(task.slot);
         }
@@ -100,16 +150,25 @@ impl Contract<'_> {
         }
         let exact = !matches!(row.input, Input::History);
         if (slot.history.len() as u64) < end || exact && slot.history.len() as u64 != end {
-            return Err(format!("history of {} for a row up to {end}", slot.history.len()));
+            return Err(format!(
+                "history of {} for a row up to {end}",
+                slot.history.len()
+            ));
         }
         if matches!(row.input, Input::From { .. }) && row.len != 1 {
             return Err("a sampled token is one token".to_owned());
         }
         if slot.computed.is_some_and(|computed| computed != row.start) {
-            return Err(format!("starts at {}, but {:?} are computed", row.start, slot.computed));
+            return Err(format!(
+                "starts at {}, but {:?} are computed",
+                row.start, slot.computed
+            ));
         }
         let prompt_len = slot.admission.prompt_len;
-        if self.info.whole_prompt && row.start < prompt_len && (row.start > 0 || end < u64::from(prompt_len)) {
+        if self.info.whole_prompt
+            && row.start < prompt_len
+            && (row.start > 0 || end < u64::from(prompt_len))
+        {
             return Err("its prompt is split".to_owned());
         }
         if row.prompt_logprobs.is_some() && row.start + 1 >= prompt_len {
@@ -119,7 +178,10 @@ impl Contract<'_> {
             if info.kind == GroupKind::Recurrent && table.len() != 1 {
                 return Err(format!("{} state blocks", table.len()));
             }
-            if table.iter().any(|block| *block != BlockId::NONE && block.0 >= info.blocks) {
+            if table
+                .iter()
+                .any(|block| *block != BlockId::NONE && block.0 >= info.blocks)
+            {
                 return Err(format!("a block of group {} does not exist", group.0));
             }
         }
@@ -133,8 +195,13 @@ impl Contract<'_> {
         for (slot, state) in self.slots {
             for ((group, info), table) in layout.groups().zip(&state.admission.blocks) {
                 let reached = u64::from(state.computed.unwrap_or(0));
-                let visible = layout.first_visible(info, u32::try_from(reached).unwrap_or(u32::MAX));
-                for block in table.iter().skip(visible).filter(|block| **block != BlockId::NONE) {
+                let visible =
+                    layout.first_visible(info, u32::try_from(reached).unwrap_or(u32::MAX));
+                for block in table
+                    .iter()
+                    .skip(visible)
+                    .filter(|block| **block != BlockId::NONE)
+                {
                     owners.entry((group, *block)).or_default().push(*slot);
                 }
             }
@@ -144,7 +211,9 @@ impl Contract<'_> {
 
     fn blocks_of(&self, row: &Row, access: Access) -> Vec<(GroupId, BlockId)> {
         let layout = Layout::new(self.info);
-        let Some(slot) = self.slots.get(&row.slot) else { return Vec::new() };
+        let Some(slot) = self.slots.get(&row.slot) else {
+            return Vec::new();
+        };
         let mut blocks = Vec::new();
         for ((group, info), table) in layout.groups().zip(&slot.admission.blocks) {
             let first = match access {
@@ -152,7 +221,11 @@ impl Contract<'_> {
                 Access::Write => layout.complete(info, row.start),
             };
             let end = layout.entries(info, row.start + row.len).min(table.len());
-            blocks.extend(table[first.min(end)..end].iter().map(|block| (group, *block)));
+            blocks.extend(
+                table[first.min(end)..end]
+                    .iter()
+                    .map(|block| (group, *block)),
+            );
         }
         blocks
     }

@@ -7,8 +7,14 @@ use crate::{GroupId, MockExecutor};
 fn info() -> ExecutorInfo {
     ExecutorInfo {
         groups: vec![
-            GroupInfo { kind: GroupKind::Full, blocks: 16 },
-            GroupInfo { kind: GroupKind::Window { window: 6 }, blocks: 16 },
+            GroupInfo {
+                kind: GroupKind::Full,
+                blocks: 16,
+            },
+            GroupInfo {
+                kind: GroupKind::Window { window: 6 },
+                blocks: 16,
+            },
         ],
         ..MockExecutor::small_info()
     }
@@ -31,10 +37,21 @@ fn publish(pool: &BlockPool, group: u32, keys: &[PrefixKey]) {
 fn keys_are_a_chain_from_the_salt() {
     let keys = keys(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
     // sha256(32 × 03 ‖ 1, 2, 3, 4 as u32 LE), and sha256(that ‖ 5, 6, 7, 8), by Python's hashlib.
-    let hex = |key: &PrefixKey| key.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hex = |key: &PrefixKey| {
+        key.0
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
     assert_eq!(keys.len(), 2);
-    assert_eq!(hex(&keys[0]), "3cf2fee8e3806a10fd790d2725f2d2c576c2febe9a2ff6662bce65eedfdb16bd");
-    assert_eq!(hex(&keys[1]), "7a4807a064497f8b0003bd99ef308d03c63031eae44f0e48875b484d5fbfa492");
+    assert_eq!(
+        hex(&keys[0]),
+        "3cf2fee8e3806a10fd790d2725f2d2c576c2febe9a2ff6662bce65eedfdb16bd"
+    );
+    assert_eq!(
+        hex(&keys[1]),
+        "7a4807a064497f8b0003bd99ef308d03c63031eae44f0e48875b484d5fbfa492"
+    );
 }
 
 #[test]
@@ -50,9 +67,18 @@ fn a_hit_needs_all_full_blocks_and_the_windows_last() {
     publish(&pool, 1, &keys[2..4]);
     assert_eq!(hit(20), 16);
     assert_eq!(hit(17), 16);
-    assert_eq!(hit(16), 0, "12 tokens need the window's block 1, and 16 would leave nothing to compute");
+    assert_eq!(
+        hit(16),
+        0,
+        "12 tokens need the window's block 1, and 16 would leave nothing to compute"
+    );
     let found = lookup(20);
-    let present = |group: usize| found.tables[group].range(0, 9).map(|(index, _)| index).collect::<Vec<_>>();
+    let present = |group: usize| {
+        found.tables[group]
+            .range(0, 9)
+            .map(|(index, _)| index)
+            .collect::<Vec<_>>()
+    };
     assert_eq!((found.tables[0].len(), present(0)), (4, vec![0, 1, 2, 3]));
     assert_eq!((found.tables[1].len(), present(1)), (4, vec![2, 3]));
     publish(&pool, 1, &keys[1..2]);
@@ -75,12 +101,34 @@ fn a_gap_in_a_full_group_ends_the_hit() {
 
 #[test]
 fn recurrent_state_whole_prompts_and_the_switch_disable_it() {
-    let enabled = |info: &ExecutorInfo, config: &EngineConfig| PrefixCache::new(info, config).is_enabled();
+    let enabled =
+        |info: &ExecutorInfo, config: &EngineConfig| PrefixCache::new(info, config).is_enabled();
     let on = EngineConfig::default();
     let small = MockExecutor::small_info();
     assert!(enabled(&small, &on));
-    assert!(!enabled(&small, &EngineConfig { prefix_cache: PrefixCaching::Off, ..on }));
-    assert!(!enabled(&ExecutorInfo { whole_prompt: true, ..small.clone() }, &on));
-    let recurrent = GroupInfo { kind: GroupKind::Recurrent, blocks: 4 };
-    assert!(!enabled(&ExecutorInfo { groups: vec![small.groups[0], recurrent], ..small }, &on));
+    assert!(!enabled(
+        &small,
+        &EngineConfig {
+            prefix_cache: PrefixCaching::Off,
+            ..on
+        }
+    ));
+    assert!(!enabled(
+        &ExecutorInfo {
+            whole_prompt: true,
+            ..small.clone()
+        },
+        &on
+    ));
+    let recurrent = GroupInfo {
+        kind: GroupKind::Recurrent,
+        blocks: 4,
+    };
+    assert!(!enabled(
+        &ExecutorInfo {
+            groups: vec![small.groups[0], recurrent],
+            ..small
+        },
+        &on
+    ));
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::{
-    CacheSalt, EngineConfig, FinishReason, GenerationParams, MockExecutor, MockFailure, Priority, SamplingPlan, Ticket,
+    CacheSalt, EngineConfig, FinishReason, GenerationParams, MockExecutor, MockFailure, Priority,
+    SamplingPlan, Ticket,
 };
 use std::sync::mpsc::{Receiver, channel};
 
@@ -11,7 +12,10 @@ fn spawn(executor: MockExecutor, config: EngineConfig) -> EngineHandle {
 }
 
 fn small() -> EngineHandle {
-    spawn(MockExecutor::new(MockExecutor::small_info()), EngineConfig::default())
+    spawn(
+        MockExecutor::new(MockExecutor::small_info()),
+        EngineConfig::default(),
+    )
 }
 
 fn request(handle: &EngineHandle, first: u32, max_tokens: u32) -> Request {
@@ -19,7 +23,10 @@ fn request(handle: &EngineHandle, first: u32, max_tokens: u32) -> Request {
         id: handle.next_id(),
         cache_salt: CacheSalt::default(),
         prompt: vec![first, 2, 3, 4, 5],
-        params: GenerationParams { max_tokens, ..GenerationParams::default() },
+        params: GenerationParams {
+            max_tokens,
+            ..GenerationParams::default()
+        },
         sampling: Arc::new(SamplingPlan::greedy()),
         seed: 0,
         priority: Priority::default(),
@@ -62,8 +69,9 @@ impl EventSink for Blocking {
 #[test]
 fn many_threads_get_what_each_gets_alone() {
     let handle = small();
-    let expected: Vec<_> =
-        (0..10).map(|first| finish(&submit(&small(), request(&handle, first, 20)).unwrap())).collect();
+    let expected: Vec<_> = (0..10)
+        .map(|first| finish(&submit(&small(), request(&handle, first, 20)).unwrap()))
+        .collect();
     std::thread::scope(|scope| {
         for first in 0..10 {
             let (handle, expected) = (handle.clone(), &expected);
@@ -79,7 +87,14 @@ fn many_threads_get_what_each_gets_alone() {
     handle.join();
     assert_eq!(handle.health(), Health::Stopped);
     assert_eq!(handle.stats().generation_tokens, 50 * 20);
-    assert_eq!((handle.stats().blocks_used, handle.stats().running, handle.stats().waiting), (0, 0, 0));
+    assert_eq!(
+        (
+            handle.stats().blocks_used,
+            handle.stats().running,
+            handle.stats().waiting
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -87,7 +102,10 @@ fn draining_finishes_what_was_accepted() {
     let handle = small();
     let events = submit(&handle, request(&handle, 1, 50)).unwrap();
     handle.shutdown(Drain::Yes);
-    assert_eq!(submit(&handle, request(&handle, 1, 50)).unwrap_err(), SubmitError::ShuttingDown);
+    assert_eq!(
+        submit(&handle, request(&handle, 1, 50)).unwrap_err(),
+        SubmitError::ShuttingDown
+    );
     assert_eq!(finish(&events).1, Some(FinishReason::Length));
     handle.join();
 }
@@ -97,15 +115,26 @@ fn without_draining_requests_are_aborted() {
     let handle = small();
     let (entered, has_entered) = channel();
     let (proceed, may_proceed) = channel();
-    let blocking = Blocking { entered, proceed: may_proceed };
-    handle.submit(request(&handle, 1, 50), Box::new(blocking)).unwrap();
+    let blocking = Blocking {
+        entered,
+        proceed: may_proceed,
+    };
+    handle
+        .submit(request(&handle, 1, 50), Box::new(blocking))
+        .unwrap();
     has_entered.recv().unwrap();
     let events = submit(&handle, request(&handle, 1, 50)).unwrap();
     handle.shutdown(Drain::No);
     drop(proceed);
     handle.join();
     let last = events.iter().last().unwrap();
-    assert_eq!(last, Event::Failed { choice: None, error: EngineError::Aborted });
+    assert_eq!(
+        last,
+        Event::Failed {
+            choice: None,
+            error: EngineError::Aborted
+        }
+    );
     assert_eq!(handle.health(), Health::Stopped);
 }
 
@@ -119,19 +148,35 @@ fn dropping_the_last_handle_drains() {
 
 #[test]
 fn the_queue_is_bounded_before_the_thread_sees_it() {
-    let config = EngineConfig { max_waiting: 3, ..EngineConfig::default() };
+    let config = EngineConfig {
+        max_waiting: 3,
+        ..EngineConfig::default()
+    };
     let handle = spawn(MockExecutor::new(MockExecutor::small_info()), config);
     let (entered, has_entered) = channel();
     let (proceed, may_proceed) = channel();
-    let blocking = Blocking { entered, proceed: may_proceed };
-    handle.submit(request(&handle, 1, 1), Box::new(blocking)).unwrap();
+    let blocking = Blocking {
+        entered,
+        proceed: may_proceed,
+    };
+    handle
+        .submit(request(&handle, 1, 1), Box::new(blocking))
+        .unwrap();
     has_entered.recv().unwrap();
     assert!(matches!(handle.health(), Health::Working(_)));
     // The thread stands in the first request's sink; that request may still count as waiting.
-    let accepted: Vec<_> = (0..10).map(|_| submit(&handle, request(&handle, 2, 4))).collect();
+    let accepted: Vec<_> = (0..10)
+        .map(|_| submit(&handle, request(&handle, 2, 4)))
+        .collect();
     let refused = accepted.iter().filter(|result| result.is_err()).count();
     assert!((7..=8).contains(&refused), "{refused}");
-    assert_eq!(accepted[9].as_ref().unwrap_err(), &SubmitError::QueueFull { waiting: 3, max_waiting: 3 });
+    assert_eq!(
+        accepted[9].as_ref().unwrap_err(),
+        &SubmitError::QueueFull {
+            waiting: 3,
+            max_waiting: 3
+        }
+    );
     drop(proceed);
     for events in accepted.into_iter().flatten() {
         assert_eq!(finish(&events).1, Some(FinishReason::Length));
@@ -145,7 +190,15 @@ fn cancelling_ends_the_events() {
     let (proceed, may_proceed) = channel();
     let request = request(&handle, 1, 100);
     let id = request.id;
-    handle.submit(request, Box::new(Blocking { entered, proceed: may_proceed })).unwrap();
+    handle
+        .submit(
+            request,
+            Box::new(Blocking {
+                entered,
+                proceed: may_proceed,
+            }),
+        )
+        .unwrap();
     has_entered.recv().unwrap();
     handle.cancel(id);
     drop(proceed);
@@ -157,12 +210,22 @@ fn cancelling_ends_the_events() {
 
 #[test]
 fn a_lost_device_is_reported() {
-    let executor = MockExecutor::new(MockExecutor::small_info()).with_failure(MockFailure::Collect(Ticket(4)));
+    let executor =
+        MockExecutor::new(MockExecutor::small_info()).with_failure(MockFailure::Collect(Ticket(4)));
     let handle = spawn(executor, EngineConfig::default());
     let events = submit(&handle, request(&handle, 1, 50)).unwrap();
     let last = events.iter().last().unwrap();
-    assert!(matches!(last, Event::Failed { error: EngineError::Executor(_), .. }));
+    assert!(matches!(
+        last,
+        Event::Failed {
+            error: EngineError::Executor(_),
+            ..
+        }
+    ));
     handle.join();
     assert_eq!(handle.health(), Health::Dead);
-    assert_eq!(submit(&handle, request(&handle, 1, 50)).unwrap_err(), SubmitError::Dead);
+    assert_eq!(
+        submit(&handle, request(&handle, 1, 50)).unwrap_err(),
+        SubmitError::Dead
+    );
 }

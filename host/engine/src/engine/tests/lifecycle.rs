@@ -2,34 +2,6 @@
 
 use super::*;
 
-fn engine(info: ExecutorInfo) -> Engine<MockExecutor> {
-    Engine::new(MockExecutor::new(info), EngineConfig::default())
-}
-
-fn small() -> Engine<MockExecutor> {
-    engine(MockExecutor::small_info())
-}
-
-/// One full group of `blocks` blocks of 4 positions.
-fn tiny(blocks: u32) -> ExecutorInfo {
-    ExecutorInfo { groups: vec![GroupInfo { kind: GroupKind::Full, blocks }], ..MockExecutor::small_info() }
-}
-
-fn with_params(id: u64, prompt: Vec<TokenId>, params: GenerationParams) -> Request {
-    Request { params, ..request(id, prompt, 1) }
-}
-
-fn finish(engine: &mut Engine<MockExecutor>, request: Request) -> Outcome {
-    let n = request.params.n;
-    let events = submit(engine, request);
-    run(engine);
-    Outcome::of(n, &events)
-}
-
-fn length() -> Vec<Option<FinishReason>> {
-    vec![Some(FinishReason::Length)]
-}
-
 #[test]
 fn max_tokens_ends_a_choice() {
     for max_tokens in [1, 2, 7] {
@@ -50,27 +22,22 @@ fn a_stop_token_is_emitted_and_its_overrun_is_not() {
     // The first token that did not occur before it, from the third on.
     let at = (2..20).find(|&at| !full[..at].contains(&full[at])).unwrap();
     let mut engine = small();
-    let params = GenerationParams { max_tokens: 20, stop_tokens: vec![full[at]], ..GenerationParams::default() };
+    let params = GenerationParams {
+        max_tokens: 20,
+        stop_tokens: vec![full[at]],
+        ..GenerationParams::default()
+    };
     let outcome = finish(&mut engine, with_params(1, vec![5, 6, 7], params));
     assert_eq!(outcome.ids(0), full[..=at]);
-    assert_eq!(outcome.reasons, [Some(FinishReason::Stop { token: Some(full[at]) })]);
+    assert_eq!(
+        outcome.reasons,
+        [Some(FinishReason::Stop {
+            token: Some(full[at])
+        })]
+    );
     assert_eq!(engine.stats().generation_tokens, at as u64 + 1);
     // One row ran beyond the stop token: it was computed, and nothing else of it is left.
     assert_eq!(engine.stats().step_tokens, 3 + at as u64 + 1);
-}
-
-#[test]
-fn an_overrun_row_is_not_cached() {
-    // Blocks of one position: every computed and collected position is a block.
-    let info = ExecutorInfo { block_size: 1, ..MockExecutor::small_info() };
-    let first = finish(&mut engine(info.clone()), request(1, vec![5, 6], 3)).ids(0);
-    let mut engine = engine(info);
-    let params = GenerationParams { max_tokens: 9, stop_tokens: vec![first[0]], ..GenerationParams::default() };
-    finish(&mut engine, with_params(1, vec![5, 6], params));
-    let mut prompt = vec![5, 6, first[0], first[1]];
-    prompt.push(first[2]);
-    // Positions 0 and 1 were collected; position 2, the stop token's, belongs to the overrun.
-    assert_eq!(finish(&mut engine, request(2, prompt, 1)).started, Some((5, 2)));
 }
 
 #[test]
@@ -82,59 +49,115 @@ fn what_can_never_run_is_refused() {
         assert_eq!(receiver.try_iter().count(), 0);
         error
     };
-    assert_eq!(refuse(&mut engine, request(1, vec![], 1)), SubmitError::EmptyPrompt);
+    assert_eq!(
+        refuse(&mut engine, request(1, vec![], 1)),
+        SubmitError::EmptyPrompt
+    );
     assert_eq!(
         refuse(&mut engine, request(1, vec![3, 97], 1)),
-        SubmitError::TokenOutOfVocabulary { token: 97, position: 1, vocab: 97 }
+        SubmitError::TokenOutOfVocabulary {
+            token: 97,
+            position: 1,
+            vocab: 97
+        }
     );
     assert_eq!(
         refuse(&mut engine, request(1, vec![1; 100], 29)),
-        SubmitError::TooLong { prompt_len: 100, max_tokens: 29, max_len: 128 }
+        SubmitError::TooLong {
+            prompt_len: 100,
+            max_tokens: 29,
+            max_len: 128
+        }
     );
     assert_eq!(
         refuse(&mut engine, request(1, vec![1; 100], u32::MAX)),
-        SubmitError::TooLong { prompt_len: 100, max_tokens: u32::MAX, max_len: 128 }
+        SubmitError::TooLong {
+            prompt_len: 100,
+            max_tokens: u32::MAX,
+            max_len: 128
+        }
     );
     // 16 positions fit: the last token is never computed, so 8 + 9 tokens do, and 8 + 10 do not.
     assert_eq!(
         refuse(&mut engine, request(1, vec![1; 8], 10)),
-        SubmitError::NeverFits { tokens: 17, group: GroupId(0), needed: 5, blocks: 4 }
+        SubmitError::NeverFits {
+            tokens: 17,
+            group: GroupId(0),
+            needed: 5,
+            blocks: 4
+        }
     );
-    assert_eq!(refuse(&mut engine, request(1, vec![1], 0)), SubmitError::NothingToDo);
-    let choices = |n| with_params(1, vec![1], GenerationParams { n, ..GenerationParams::default() });
-    assert_eq!(refuse(&mut engine, choices(0)), SubmitError::ChoicesOutOfRange { n: 0, limit: 8 * 1024 });
-    assert!(matches!(refuse(&mut engine, choices(u32::MAX)), SubmitError::ChoicesOutOfRange { .. }));
-    assert_eq!(finish(&mut engine, request(1, vec![1; 8], 9)).reasons, length());
+    assert_eq!(
+        refuse(&mut engine, request(1, vec![1], 0)),
+        SubmitError::NothingToDo
+    );
+    let choices = |n| {
+        with_params(
+            1,
+            vec![1],
+            GenerationParams {
+                n,
+                ..GenerationParams::default()
+            },
+        )
+    };
+    assert_eq!(
+        refuse(&mut engine, choices(0)),
+        SubmitError::ChoicesOutOfRange {
+            n: 0,
+            limit: 8 * 1024
+        }
+    );
+    assert!(matches!(
+        refuse(&mut engine, choices(u32::MAX)),
+        SubmitError::ChoicesOutOfRange { .. }
+    ));
+    assert_eq!(
+        finish(&mut engine, request(1, vec![1; 8], 9)).reasons,
+        length()
+    );
 }
 
 #[test]
 fn a_whole_prompt_that_exceeds_a_step_is_refused() {
-    let info = ExecutorInfo { whole_prompt: true, max_step_tokens: 16, ..MockExecutor::small_info() };
-    let error = engine(info.clone()).submit(request(1, vec![1; 17], 1), Box::new(channel().0)).unwrap_err();
-    assert_eq!(error, SubmitError::PromptExceedsStep { prompt_len: 17, max_step_tokens: 16 });
-    assert_eq!(finish(&mut engine(info), request(1, vec![1; 16], 3)).reasons, length());
-}
-
-#[test]
-fn a_window_needs_no_more_blocks_than_it_sees() {
-    // 100 positions through 4 blocks of 4: a query sees 9 positions, in at most 3 blocks.
     let info = ExecutorInfo {
-        groups: vec![GroupInfo { kind: GroupKind::Window { window: 9 }, blocks: 4 }],
+        whole_prompt: true,
+        max_step_tokens: 16,
         ..MockExecutor::small_info()
     };
-    let request = request(1, (0..70).collect(), 30);
-    let expected = alone(&info, &request);
-    assert_eq!(finish(&mut engine(info), request).timeless(), expected);
+    let error = engine(info.clone())
+        .submit(request(1, vec![1; 17], 1), Box::new(channel().0))
+        .unwrap_err();
+    assert_eq!(
+        error,
+        SubmitError::PromptExceedsStep {
+            prompt_len: 17,
+            max_step_tokens: 16
+        }
+    );
+    assert_eq!(
+        finish(&mut engine(info), request(1, vec![1; 16], 3)).reasons,
+        length()
+    );
 }
 
 #[test]
 fn the_queue_is_bounded() {
-    let config = EngineConfig { max_waiting: 2, ..EngineConfig::default() };
+    let config = EngineConfig {
+        max_waiting: 2,
+        ..EngineConfig::default()
+    };
     let mut engine = Engine::new(MockExecutor::new(MockExecutor::small_info()), config);
     let first = submit(&mut engine, request(1, vec![1], 2));
     let second = submit(&mut engine, request(2, vec![2], 2));
     let refused = engine.submit(request(3, vec![3], 2), Box::new(channel().0));
-    assert_eq!(refused, Err(SubmitError::QueueFull { waiting: 2, max_waiting: 2 }));
+    assert_eq!(
+        refused,
+        Err(SubmitError::QueueFull {
+            waiting: 2,
+            max_waiting: 2
+        })
+    );
     let duplicate = engine.submit(request(1, vec![3], 2), Box::new(channel().0));
     assert_eq!(duplicate, Err(SubmitError::DuplicateId(RequestId(1))));
     engine.step().unwrap();
@@ -149,7 +172,11 @@ fn the_queue_is_bounded() {
 fn cancelling_frees_everything() {
     for steps in 0..6 {
         let mut engine = small();
-        let params = GenerationParams { max_tokens: 50, n: 3, ..GenerationParams::default() };
+        let params = GenerationParams {
+            max_tokens: 50,
+            n: 3,
+            ..GenerationParams::default()
+        };
         let events = submit(&mut engine, with_params(1, vec![1; 50], params));
         let other = submit(&mut engine, request(2, vec![9; 30], 9));
         for _ in 0..steps {
@@ -180,13 +207,25 @@ fn a_listener_that_is_gone_cancels_its_request() {
 #[test]
 fn a_choice_that_cannot_be_sampled_fails_its_request_alone() {
     let mut engine = small();
-    let sampling = SamplingPlan { stages: vec![Stage::AllowedTokens(Vec::new())], draw: Draw::Greedy };
-    let params = GenerationParams { n: 2, ..GenerationParams::default() };
-    let bad = Request { sampling: Arc::new(sampling), ..with_params(1, vec![1; 8], params) };
+    let sampling = SamplingPlan {
+        stages: vec![Stage::AllowedTokens(Vec::new())],
+        draw: Draw::Greedy,
+    };
+    let params = GenerationParams {
+        n: 2,
+        ..GenerationParams::default()
+    };
+    let bad = Request {
+        sampling: Arc::new(sampling),
+        ..with_params(1, vec![1; 8], params)
+    };
     let bad = submit(&mut engine, bad);
     let good = submit(&mut engine, request(2, vec![9; 8], 9));
     run(&mut engine);
-    let expected = EngineError::Sampling { choice: 0, message: "all tokens are masked".to_owned() };
+    let expected = EngineError::Sampling {
+        choice: 0,
+        message: "all tokens are masked".to_owned(),
+    };
     assert_eq!(Outcome::of(2, &bad).error, Some(expected));
     assert_eq!(Outcome::of(1, &good).reasons, length());
     assert_eq!(engine.stats().failed, 1);
@@ -195,9 +234,16 @@ fn a_choice_that_cannot_be_sampled_fails_its_request_alone() {
 #[test]
 fn a_lost_device_fails_everyone_and_the_engine() {
     let at = Ticket(3);
-    for failure in [MockFailure::Launch(at), MockFailure::Sample(at), MockFailure::Collect(at)] {
+    for failure in [
+        MockFailure::Launch(at),
+        MockFailure::Sample(at),
+        MockFailure::Collect(at),
+    ] {
         let executor = MockExecutor::new(MockExecutor::small_info()).with_failure(failure);
-        let config = EngineConfig { max_running: 1, ..EngineConfig::default() };
+        let config = EngineConfig {
+            max_running: 1,
+            ..EngineConfig::default()
+        };
         let mut engine = Engine::new(executor, config);
         let running = submit(&mut engine, request(1, vec![1; 8], 9));
         let waiting = submit(&mut engine, request(2, vec![2; 8], 9));
@@ -211,123 +257,29 @@ fn a_lost_device_fails_everyone_and_the_engine() {
         assert_eq!(Outcome::of(1, &running).error, Some(error.clone()));
         assert_eq!(Outcome::of(1, &waiting).error, Some(error));
         assert_eq!(engine.step(), Err(EngineError::Dead));
-        assert_eq!(engine.submit(request(3, vec![1], 1), Box::new(channel().0)), Err(SubmitError::Dead));
+        assert_eq!(
+            engine.submit(request(3, vec![1], 1), Box::new(channel().0)),
+            Err(SubmitError::Dead)
+        );
         assert_eq!(engine.stats().blocks_used, 0);
     }
 }
 
 #[test]
-fn choices_share_the_prompt_and_differ() {
-    // 10 positions: two full blocks, and a third that each choice but one copies.
-    let mut engine = small();
-    let params = GenerationParams { max_tokens: 9, n: 4, ..GenerationParams::default() };
-    let sampling = Arc::new(SamplingPlan { stages: Vec::new(), draw: Draw::Sample });
-    let request = Request { sampling, ..with_params(1, (0..10).collect(), params) };
-    let events = submit(&mut engine, request.clone());
-    engine.step().unwrap();
-    assert_eq!(engine.stats().running, 4);
-    assert_eq!(engine.stats().blocks_used, 3, "nothing is copied before it is written");
-    engine.step().unwrap();
-    assert_eq!(engine.stats().blocks_used, 2 + 4);
-    run(&mut engine);
-    let outcome = Outcome::of(4, &events);
-    assert_eq!(engine.stats().step_tokens, 10 + 4 * 8, "the prompt is computed once");
-    assert_eq!(outcome.reasons, [Some(FinishReason::Length); 4]);
-    for a in 0..4 {
-        for b in 0..a {
-            assert_ne!(outcome.ids(a), outcome.ids(b));
-        }
-        // A choice is a function of seed and lineage, not of its siblings.
-        let random = |lineage| Request {
-            params: GenerationParams { n: lineage + 1, ..request.params.clone() },
-            ..request.clone()
-        };
-        assert_eq!(finish(&mut small(), random(a as u32)).ids(a), outcome.ids(a));
-    }
-}
-
-#[test]
-fn more_choices_than_slots_run_one_after_the_other() {
-    let mut engine = engine(ExecutorInfo { slots: 3, ..MockExecutor::small_info() });
-    let params = GenerationParams { max_tokens: 6, n: 8, ..GenerationParams::default() };
-    let outcome = finish(&mut engine, with_params(1, (0..10).collect(), params));
-    assert_eq!(outcome.reasons, [Some(FinishReason::Length); 8]);
-    // Greedy choices are equal.
-    assert!((1..8).all(|choice| outcome.ids(choice) == outcome.ids(0)));
-}
-
-#[test]
-fn choices_outlive_the_one_that_computed_the_prompt() {
-    // A pool in which the shared partial block is missing at the end: 3 prompt blocks, 4 in all.
-    let mut engine = engine(tiny(4));
-    let params = GenerationParams { max_tokens: 7, n: 3, ..GenerationParams::default() };
-    let outcome = finish(&mut engine, with_params(1, (0..10).collect(), params));
-    assert_eq!(outcome.reasons, [Some(FinishReason::Length); 3]);
-    assert!((1..3).all(|choice| outcome.ids(choice) == outcome.ids(0)));
-    assert!(engine.stats().preemptions > 0);
-}
-
-#[test]
-fn prompt_logprobs_do_not_depend_on_chunks_or_cache() {
-    let prompt: Vec<TokenId> = (0..30).map(|position| position * 5 % 97).collect();
-    let params = GenerationParams { max_tokens: 3, prompt_logprobs: Some(2), ..GenerationParams::default() };
-    let request = with_params(1, prompt.clone(), params);
-    let expected = alone(&MockExecutor::small_info(), &request);
-    let scores = expected.prompt_logprobs.clone().unwrap();
-    assert_eq!(scores.iter().map(|score| score.token).collect::<Vec<_>>(), prompt[1..]);
-    assert!(scores.iter().all(|score| score.top.len() == 2));
-    for max_step_tokens in [1, 3, 7, 29, 30, 64] {
-        let config = EngineConfig { max_step_tokens, ..EngineConfig::default() };
-        let mut engine = Engine::new(MockExecutor::new(MockExecutor::small_info()), config);
-        for id in [1, 2] {
-            let again = finish(&mut engine, Request { id: RequestId(id), ..request.clone() });
-            assert_eq!(again.started, Some((30, 0)), "prompt log-probabilities bypass hits");
-            assert_eq!(again.timeless(), expected);
-        }
-        let plain = finish(&mut engine, super::request(3, prompt.clone(), 1));
-        assert_eq!(plain.started, Some((30, 28)), "but their blocks can be hit");
-    }
-}
-
-#[test]
-fn scoring_alone_generates_nothing() {
-    for (prompt, max_step_tokens) in [(vec![4], 64), ((0..10).collect(), 64), ((0..10).collect(), 3)] {
-        let config = EngineConfig { max_step_tokens, ..EngineConfig::default() };
-        let mut engine = Engine::new(MockExecutor::new(MockExecutor::small_info()), config);
-        let params =
-            GenerationParams { max_tokens: 0, n: 2, prompt_logprobs: Some(0), ..GenerationParams::default() };
-        let outcome = finish(&mut engine, with_params(1, prompt.clone(), params));
-        assert_eq!(outcome.prompt_logprobs.unwrap().len(), prompt.len() - 1);
-        assert_eq!(outcome.tokens, [vec![], vec![]]);
-        assert_eq!(outcome.reasons, [Some(FinishReason::Length); 2]);
-        assert_eq!(engine.stats().step_tokens, prompt.len() as u64);
-    }
-}
-
-#[test]
-fn a_prefix_is_found_and_leaves_a_token_to_compute() {
-    let mut engine = small();
-    let prompt: Vec<TokenId> = (0..16).collect();
-    let first = finish(&mut engine, request(1, prompt.clone(), 4));
-    assert_eq!(first.started, Some((16, 0)));
-    // All 16 positions are cached, but the last block is computed again.
-    let second = finish(&mut engine, request(2, prompt.clone(), 4));
-    assert_eq!(second.started, Some((16, 12)));
-    assert_eq!(second.ids(0), first.ids(0));
-    let salted = Request { cache_salt: CacheSalt([1; 32]), ..request(3, prompt.clone(), 4) };
-    assert_eq!(finish(&mut engine, salted).started, Some((16, 0)));
-    // 19 positions of the first were computed: 4 blocks.
-    let longer: Vec<TokenId> = prompt.into_iter().chain(first.ids(0)).collect();
-    assert_eq!(finish(&mut engine, request(4, longer, 4)).started, Some((20, 16)));
-    assert_eq!((engine.stats().prefix_cache_queries, engine.stats().prefix_cache_hits), (16 + 16 + 16 + 20, 12 + 16));
-}
-
-#[test]
 fn priorities_go_before_arrival() {
-    let config = EngineConfig { max_running: 1, ..EngineConfig::default() };
+    let config = EngineConfig {
+        max_running: 1,
+        ..EngineConfig::default()
+    };
     let mut engine = Engine::new(MockExecutor::new(MockExecutor::small_info()), config);
     let late = submit(&mut engine, request(1, vec![1; 4], 8));
-    let soon = submit(&mut engine, Request { priority: Priority(-1), ..request(2, vec![2; 4], 8) });
+    let soon = submit(
+        &mut engine,
+        Request {
+            priority: Priority(-1),
+            ..request(2, vec![2; 4], 8)
+        },
+    );
     while Outcome::of(1, &soon).reasons != length() {
         engine.step().unwrap();
     }
@@ -337,7 +289,10 @@ fn priorities_go_before_arrival() {
 
 #[test]
 fn two_steps_are_under_way_while_the_host_works() {
-    let latency = MockLatency { step: 1000, token: 0 };
+    let latency = MockLatency {
+        step: 1000,
+        token: 0,
+    };
     let executor = MockExecutor::new(MockExecutor::small_info()).with_latency(latency);
     let clock = executor.clock();
     let mut engine = Engine::new(executor, EngineConfig::default());
@@ -353,33 +308,4 @@ fn two_steps_are_under_way_while_the_host_works() {
     assert_eq!(engine.executor().most_in_flight(), 2);
     // 100 steps back to back: the host's 900 ns between them are hidden.
     assert_eq!(clock.now(), 100 * 1000);
-}
-
-#[test]
-fn a_dense_load_preempts_hits_and_batches() {
-    // 64 requests over 4 beginnings; together they want about three times the blocks there are.
-    let info = ExecutorInfo {
-        groups: vec![GroupInfo { kind: GroupKind::Full, blocks: 300 }],
-        slots: 64,
-        max_step_tokens: 96,
-        ..MockExecutor::small_info()
-    };
-    let requests: Vec<Request> = (0..64u32)
-        .map(|id| {
-            let prompt = (0..20).map(|position| position * 3 + id % 4).chain([id]).collect();
-            let draw = if id % 2 == 0 { Draw::Greedy } else { Draw::Sample };
-            let sampling = Arc::new(SamplingPlan { stages: Vec::new(), draw });
-            Request { sampling, ..request(u64::from(id), prompt, 30 + id % 9) }
-        })
-        .collect();
-    let mut engine = engine(info.clone());
-    let events: Vec<_> = requests.iter().map(|request| submit(&mut engine, request.clone())).collect();
-    run(&mut engine);
-    for (request, events) in requests.iter().zip(&events) {
-        assert_eq!(Outcome::of(1, events).timeless(), alone(&info, request));
-    }
-    let stats = engine.stats();
-    assert!(stats.mean_decode_batch() >= 16.0, "{stats:?}");
-    assert!(stats.preemptions > 0, "{stats:?}");
-    assert!(stats.prefix_cache_hits > 0, "{stats:?}");
 }

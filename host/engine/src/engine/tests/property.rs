@@ -21,9 +21,17 @@ struct Load {
 
 /// Prompts over few distinct beginnings, so that they share prefixes.
 fn prompt() -> impl Strategy<Value = Vec<TokenId>> {
-    (0u32..3, 0usize..24, proptest::collection::vec(0u32..97, 1..8)).prop_map(|(family, shared, tail)| {
-        (0..shared as u32).map(|position| (position * 7 + family * 31) % 97).chain(tail).collect()
-    })
+    (
+        0u32..3,
+        0usize..24,
+        proptest::collection::vec(0u32..97, 1..8),
+    )
+        .prop_map(|(family, shared, tail)| {
+            (0..shared as u32)
+                .map(|position| (position * 7 + family * 31) % 97)
+                .chain(tail)
+                .collect()
+        })
 }
 
 prop_compose! {
@@ -110,11 +118,24 @@ impl Head {
     /// Blocks that steps in flight still use may cost it a turn or two, never more.
     fn check(&mut self, engine: &Engine<MockExecutor>) {
         let id = engine.state.running.values().next();
-        let head = id.map(|id| &engine.state.sequences[id]).filter(|sequence| sequence.remaining() > 0);
-        let now = (head.map(|head| head.id), head.map_or(0, |head| head.computed));
+        let head = id
+            .map(|id| &engine.state.sequences[id])
+            .filter(|sequence| sequence.remaining() > 0);
+        let now = (
+            head.map(|head| head.id),
+            head.map_or(0, |head| head.computed),
+        );
         let stands = now == (self.sequence, self.computed) && head.is_some();
-        *self = Head { sequence: now.0, computed: now.1, turns: if stands { self.turns + 1 } else { 0 } };
-        assert!(self.turns < 5, "{self:?} does not advance: {:?}", engine.stats());
+        *self = Head {
+            sequence: now.0,
+            computed: now.1,
+            turns: if stands { self.turns + 1 } else { 0 },
+        };
+        assert!(
+            self.turns < 5,
+            "{self:?} does not advance: {:?}",
+            engine.stats()
+        );
     }
 }
 
@@ -128,7 +149,10 @@ fn check(load: &Load) -> Stats {
             if turn == job.submit_at {
                 *receiver = Some(submit(&mut engine, job.request.clone()));
             }
-            if job.cancel_after.is_some_and(|after| turn == job.submit_at + after) {
+            if job
+                .cancel_after
+                .is_some_and(|after| turn == job.submit_at + after)
+            {
                 engine.cancel(job.request.id);
             }
         }
@@ -166,7 +190,12 @@ fn every_request_gets_what_it_gets_alone() {
         hits.set(hits.get() + stats.prefix_cache_hits);
         batch.set(batch.get().max(stats.mean_decode_batch()));
     });
-    println!("preemptions {}, hit tokens {}, decode batch {}", preempted.get(), hits.get(), batch.get());
+    println!(
+        "preemptions {}, hit tokens {}, decode batch {}",
+        preempted.get(),
+        hits.get(),
+        batch.get()
+    );
     assert!(preempted.get() > 100, "{} preemptions", preempted.get());
     assert!(hits.get() > 1000, "{} hit tokens", hits.get());
     assert!(batch.get() > 4.0, "mean decode batch {}", batch.get());
