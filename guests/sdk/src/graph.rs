@@ -31,7 +31,7 @@ pub use bindings::guesthouse::graph::builder::{
     RouteGroups, RouteParams, RouteScores, Sharding, Value, ValueType, Weight, Yarn,
 };
 pub use decoder::{Dims, activation, attention, kv_cache, merge_heads, split_heads};
-pub use rope::Rope;
+pub use rope::{Rope, yarn_mscale};
 pub use scope::{Linear, Scope};
 
 crate::error::into_wit_error!(bindings::guesthouse::common::types::Error);

@@ -182,6 +182,6 @@ fn scaling(config: &Config, own: &Config) -> Result<RopeScaling, Error> {
 }
 
 /// Peng et al. 2023, eq. 22, with DeepSeek's multiplier.
-pub(crate) fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
+pub fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
