@@ -83,7 +83,7 @@ fn run() -> Result<()> {
     let partial = env::var_os(PARTIAL).is_some();
     match build(&guests, &target) {
         Err(error) if partial => {
-            println!("cargo::warning={}", error.to_string().replace('\n', " "))
+            println!("cargo::warning={}", first_error(&error.to_string()))
         }
         built => built?,
     }
@@ -132,6 +132,14 @@ fn target_folder(out: &Path) -> Result<PathBuf> {
         .nth(4)
         .ok_or("OUT_DIR is not inside a target folder")?;
     Ok(target.join("guests"))
+}
+
+/// The line of a build's output that says most.
+fn first_error(text: &str) -> &str {
+    text.lines()
+        .find(|line| line.starts_with("error"))
+        .or(text.lines().next())
+        .unwrap_or_default()
 }
 
 /// Names of the folders that hold a package.

@@ -2,6 +2,8 @@
 //!
 //! Imports are synchronous even in asynchronous calls: they append to the graph or write a log line, and never wait.
 
+#![allow(missing_docs, unreachable_pub)]
+
 /// `guesthouse:graph/graph-guest`.
 pub(crate) mod graph {
     wasmtime::component::bindgen!({

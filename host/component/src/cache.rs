@@ -173,6 +173,3 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
             out
         })
 }
-
-#[cfg(test)]
-mod tests;

@@ -128,3 +128,6 @@ pub(crate) async fn metered<T>(
     })
     .await
 }
+
+#[cfg(test)]
+mod tests;

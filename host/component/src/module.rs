@@ -230,6 +230,3 @@ fn exports(pre: InstancePre<State>, summary: &Summary) -> wasmtime::Result<Expor
         }
     })
 }
-
-#[cfg(test)]
-mod tests;

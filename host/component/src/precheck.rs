@@ -70,7 +70,7 @@ struct Outline {
 fn outline(module: &str, bytes: &[u8]) -> Result<Outline, ComponentError> {
     let malformed = |error: &wasmparser::BinaryReaderError| ComponentError::Malformed {
         module: module.into(),
-        offset: error.offset(),
+        offset: error.offset() as u64,
         reason: error.message().into(),
     };
     let mut outline = Outline::default();

@@ -284,3 +284,6 @@ impl State {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,3 +109,6 @@ fn run(shared: &Shared, tick: impl Fn()) {
         tick();
     }
 }
+
+#[cfg(test)]
+mod tests;

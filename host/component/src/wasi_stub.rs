@@ -3,10 +3,10 @@
 //! Environment and standard input are empty, standard output and error become log lines, exiting traps, the seed of
 //! hash maps is constant. No clocks, files, sockets or polling. Registered as 0.2.0, which serves every 0.2.
 
-use wasmtime::component::{
-    ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType,
-};
+use wasmtime::component::{Linker, LinkerInstance, Resource, ResourceType};
 use wasmtime::{Result, StoreContextMut};
+use wasmtime_wasi::p2::IoError;
+use wasmtime_wasi::p2::bindings::io::streams::StreamError;
 
 use crate::guest_log::LogLevel;
 use crate::store::State;
@@ -14,19 +14,8 @@ use crate::store::State;
 struct InputStream;
 struct OutputStream;
 struct Pollable;
-struct IoError;
 struct TerminalInput;
 struct TerminalOutput;
-
-/// `wasi:io/streams.stream-error`.
-#[derive(ComponentType, Lift, Lower)]
-#[component(variant)]
-enum StreamError {
-    #[component(name = "last-operation-failed")]
-    Failed(Resource<IoError>),
-    #[component(name = "closed")]
-    Closed,
-}
 
 type Answer<T> = Result<(std::result::Result<T, StreamError>,)>;
 

@@ -3,6 +3,7 @@
 wit_bindgen::generate!({
     path: ["../../../wit/common", "../../../wit/chat"],
     world: "guesthouse:chat/chat-guest",
+    generate_all,
 });
 
 #[path = "../../misbehave.rs"]

@@ -3,6 +3,7 @@
 wit_bindgen::generate!({
     path: ["../../../wit/common", "../../../wit/graph"],
     world: "guesthouse:graph/graph-guest",
+    generate_all,
 });
 
 #[path = "../../misbehave.rs"]

@@ -3,6 +3,7 @@
 wit_bindgen::generate!({
     path: ["../../../wit/common", "../../../wit/sampling"],
     world: "guesthouse:sampling/sampler-guest",
+    generate_all,
 });
 
 #[path = "../../misbehave.rs"]

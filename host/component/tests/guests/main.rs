@@ -3,6 +3,7 @@
 
 mod chat;
 mod common;
+mod foreign;
 mod graph;
 mod loading;
 mod sampler;
