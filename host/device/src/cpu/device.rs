@@ -1,0 +1,363 @@
+//! [`Device`] on the CPU.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use guesthouse_engine::{
+    BlockCopy, ExecutorInfo, GroupInfo, GroupKind, SampleOutcome, Sampled, Ticket,
+};
+use guesthouse_graph::{CacheKind, Plan, Rows};
+use guesthouse_weights::WeightSource;
+
+use super::compile::{Program, compile};
+use super::kv::Kv;
+use super::memory::{Buffer, Tensor};
+use super::ops::{Ctx, Place, QueryTile};
+use super::options::CpuOptions;
+use super::program::Crew;
+use super::sample;
+use super::simd::Isa;
+use super::weights::{LoadProgress, Loader};
+use crate::device::{Batch, Device, Draw, MemoryUse, Score};
+use crate::error::{DeviceError, Result};
+use crate::executor::DeviceExecutor;
+
+/// Output rows computed at once; bounds the memory that prompt log-probabilities take.
+const OUTPUT_ROWS: usize = 256;
+
+/// Consecutive tokens of one row that attention treats as a unit.
+const QUERY_TILE: usize = 8;
+
+/// A model on the CPU.
+pub struct CpuDevice {
+    info: ExecutorInfo,
+    memory: MemoryUse,
+    isa: Isa,
+    program: Program,
+    vocab: usize,
+    tokens: Buffer,
+    outputs: Buffer,
+    broadcast: Buffer,
+    rope_tables: Vec<Buffer>,
+    kv: Kv,
+    crew: Crew,
+    /// Logits kept for sampling, per ticket: `[sampled, vocab]`.
+    pending: BTreeMap<u64, Vec<f32>>,
+    /// Used buffers of that kind.
+    spare: Vec<Vec<f32>>,
+}
+
+impl CpuDevice {
+    /// Loads weights and allocates memory; the result is ready for [`DeviceExecutor`]. `progress` is called as weights
+    /// arrive.
+    ///
+    /// # Errors
+    /// When the plan has an operation the CPU does not run, a weight is missing or of the wrong shape, or an option is out
+    /// of range.
+    pub fn new(
+        plan: &Plan,
+        source: &dyn WeightSource,
+        options: &CpuOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self> {
+        options.check()?;
+        let workers = options.worker_count();
+        let mut loader = Loader::new(&plan.graph, source, workers, progress);
+        let program = compile(plan, &mut loader, options.block_size as usize)?;
+        let blocks = options.blocks(plan, &program.caches)?;
+        let kv = Kv::new(program.caches.clone(), &blocks)?;
+        let step = options.max_step_tokens as usize;
+        let sized = |per_row: usize, rows: usize| {
+            let what = "activations";
+            let bytes = per_row.checked_mul(rows).ok_or(DeviceError::Memory {
+                what,
+                bytes: usize::MAX,
+            })?;
+            Buffer::zeroed(bytes, what)
+        };
+        let tokens = sized(plan.token_bytes, step)?;
+        let outputs = sized(plan.output_bytes, OUTPUT_ROWS)?;
+        let broadcast = sized(plan.broadcast_bytes, 1)?;
+        let rope_tables = program
+            .rope_halves
+            .iter()
+            .map(|half| sized(8 * half, step))
+            .collect::<Result<Vec<_>>>()?;
+        let arena = [&tokens, &outputs, &broadcast]
+            .into_iter()
+            .chain(&rope_tables)
+            .map(Buffer::len)
+            .sum();
+        let vocab = program.logits.width;
+        let groups = plan
+            .groups
+            .iter()
+            .zip(&blocks)
+            .map(|(g, &blocks)| GroupInfo {
+                kind: match g.spec.kind {
+                    CacheKind::Full => GroupKind::Full,
+                    CacheKind::Window { window } => GroupKind::Window { window },
+                    CacheKind::Recurrent { .. } => GroupKind::Recurrent,
+                },
+                blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+            });
+        let info = ExecutorInfo {
+            block_size: options.block_size,
+            groups: groups.collect(),
+            slots: options.max_slots,
+            max_step_tokens: options.max_step_tokens,
+            max_len: options.max_len,
+            vocab: u32::try_from(vocab).unwrap_or(u32::MAX),
+            whole_prompt: false,
+        };
+        let mut device = Self {
+            info,
+            memory: MemoryUse {
+                weights: loader.bytes(),
+                kv: kv.bytes(),
+                arena,
+            },
+            isa: Isa::detect(),
+            program,
+            vocab,
+            tokens,
+            outputs,
+            broadcast,
+            rope_tables,
+            kv,
+            crew: Crew::new(workers)?,
+            pending: BTreeMap::new(),
+            spare: Vec::new(),
+        };
+        device.run_once();
+        tracing::info!(
+            isa = device.isa.name(),
+            threads = workers,
+            weights = device.memory.weights,
+            kv = device.memory.kv,
+            arena = device.memory.arena,
+            "model loaded on the CPU"
+        );
+        Ok(device)
+    }
+
+    /// Loads a model and starts its executor.
+    ///
+    /// # Errors
+    /// As [`CpuDevice::new`], or when the device's thread cannot be started.
+    pub fn load(
+        plan: &Arc<Plan>,
+        source: &dyn WeightSource,
+        options: &CpuOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<DeviceExecutor> {
+        DeviceExecutor::start(Self::new(plan, source, options, progress)?)
+    }
+
+    fn run_once(&mut self) {
+        let batch = Batch {
+            tokens: &[],
+            rows: &[],
+            sampled: &[],
+            scored: &[],
+        };
+        let prepared = Prepared::default();
+        let once = std::mem::take(&mut self.program.once);
+        self.with(&batch, &prepared, &[], |crew, ctx, _| crew.run(&once, ctx));
+    }
+
+    /// Calls `f` with the workers, the step as they see it, and the program.
+    fn with(
+        &mut self,
+        batch: &Batch<'_>,
+        prepared: &Prepared,
+        outputs: &[usize],
+        f: impl FnOnce(&mut Crew, &Ctx<'_>, &Program),
+    ) {
+        let ctx = Ctx {
+            isa: self.isa,
+            workers: self.crew.workers(),
+            arenas: [
+                self.tokens.floats(),
+                self.outputs.floats(),
+                self.broadcast.floats(),
+            ],
+            batch,
+            positions: &prepared.positions,
+            row_of: &prepared.row_of,
+            outputs,
+            kv: &self.kv,
+            tiles: &prepared.tiles,
+            rope_tables: &self.rope_tables,
+        };
+        f(&mut self.crew, &ctx, &self.program);
+    }
+
+    fn lost(&self, ticket: Ticket, what: impl Into<String>) -> DeviceError {
+        DeviceError::Step {
+            ticket: ticket.0,
+            what: what.into(),
+        }
+    }
+}
+
+/// What the kernels want to know about each token.
+#[derive(Default)]
+struct Prepared {
+    positions: Vec<u32>,
+    row_of: Vec<u32>,
+    tiles: Vec<QueryTile>,
+}
+
+impl Prepared {
+    fn of(batch: &Batch<'_>) -> Self {
+        let mut prepared = Self::default();
+        for (index, row) in batch.rows.iter().enumerate() {
+            prepared.positions.extend(row.start..row.start + row.len);
+            prepared
+                .row_of
+                .extend(std::iter::repeat_n(index as u32, row.len as usize));
+            for at in (0..row.len as usize).step_by(QUERY_TILE) {
+                let len = QUERY_TILE.min(row.len as usize - at);
+                prepared.tiles.push(QueryTile {
+                    row: index,
+                    token: row.first + at,
+                    len,
+                });
+            }
+        }
+        prepared
+    }
+}
+
+/// What becomes of an output row.
+#[derive(Clone, Copy)]
+enum Use {
+    /// Kept: index into the pending logits.
+    Keep(usize),
+    /// Scored: index into the batch's list.
+    Score(usize),
+}
+
+impl Device for CpuDevice {
+    fn info(&self) -> &ExecutorInfo {
+        &self.info
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.memory
+    }
+
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) -> Result<()> {
+        self.kv.copy(copies);
+        Ok(())
+    }
+
+    fn forward(&mut self, ticket: Ticket, batch: &Batch<'_>) -> Result<Vec<Sampled>> {
+        if batch.tokens.len() > self.info.max_step_tokens as usize {
+            return Err(self.lost(ticket, format!("{} tokens in one step", batch.tokens.len())));
+        }
+        let prepared = Prepared::of(batch);
+        let scores: Vec<Mutex<Option<Sampled>>> =
+            batch.scored.iter().map(|_| Mutex::new(None)).collect();
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.clear();
+        kept.resize(batch.sampled.len() * self.vocab, 0.0);
+        if !batch.tokens.is_empty() {
+            self.with(batch, &prepared, &[], |crew, ctx, program| {
+                crew.run(&program.tokens, ctx)
+            });
+            let keep = batch
+                .sampled
+                .iter()
+                .enumerate()
+                .map(|(i, &t)| (t, Use::Keep(i)));
+            let score = batch
+                .scored
+                .iter()
+                .enumerate()
+                .map(|(i, s)| (s.token, Use::Score(i)));
+            let wanted: Vec<(usize, Use)> = keep.chain(score).collect();
+            for chunk in wanted.chunks(OUTPUT_ROWS) {
+                let outputs: Vec<usize> = chunk.iter().map(|(t, _)| *t).collect();
+                let vocab = self.vocab;
+                // Kept rows come first, in order.
+                let first = chunk.iter().find_map(|(_, u)| match u {
+                    Use::Keep(i) => Some(*i),
+                    Use::Score(_) => None,
+                });
+                let rows: Vec<Mutex<&mut [f32]>> = kept
+                    .chunks_mut(vocab.max(1))
+                    .skip(first.unwrap_or(usize::MAX))
+                    .take(chunk.len())
+                    .map(Mutex::new)
+                    .collect();
+                self.with(batch, &prepared, &outputs, |crew, ctx, program| {
+                    crew.run(&program.outputs, ctx);
+                    let logits = ctx.tensor(&program.logits);
+                    crew.each(chunk.len(), &|i| {
+                        let row = logits_row(&logits, i, outputs.len(), &program.logits);
+                        match chunk[i].1 {
+                            Use::Keep(_) => lock(&rows[i]).copy_from_slice(row),
+                            Use::Score(s) => {
+                                let Score { target, top, .. } = batch.scored[s];
+                                *lock(&scores[s]) = Some(sample::score(ctx.isa, row, target, top));
+                            }
+                        }
+                    });
+                });
+            }
+        }
+        self.pending.insert(ticket.0, kept);
+        let scores = scores
+            .into_iter()
+            .map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
+        scores
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| self.lost(ticket, "a prompt token was not scored"))
+    }
+
+    fn sample(&mut self, ticket: Ticket, draws: &[Draw<'_>]) -> Result<Vec<SampleOutcome>> {
+        let Some(mut logits) = self.pending.remove(&ticket.0) else {
+            return Err(self.lost(ticket, "sampled before its forward pass, or twice"));
+        };
+        let vocab = self.vocab;
+        let rows = logits.len() / vocab.max(1);
+        if draws.iter().any(|d| d.logits >= rows) {
+            return Err(self.lost(ticket, format!("a draw from a row beyond {rows}")));
+        }
+        let outcomes: Vec<Mutex<Option<SampleOutcome>>> =
+            draws.iter().map(|_| Mutex::new(None)).collect();
+        let source: &[f32] = &logits;
+        let isa = self.isa;
+        self.crew.each(draws.len(), &|i| {
+            // Several draws may share a row and a mask changes it, so each works on a copy.
+            let draw = &draws[i];
+            let mut row = source[draw.logits * vocab..(draw.logits + 1) * vocab].to_vec();
+            let mut work = Vec::new();
+            *lock(&outcomes[i]) = Some(sample::draw(isa, &mut row, draw, &mut work));
+        });
+        logits.clear();
+        if self.spare.len() < 4 {
+            self.spare.push(logits);
+        }
+        let outcomes = outcomes
+            .into_iter()
+            .map(|o| o.into_inner().unwrap_or_else(PoisonError::into_inner));
+        outcomes
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| self.lost(ticket, "a row was not sampled"))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Row `i` of the logits, after the output program has ended.
+#[allow(unsafe_code)]
+fn logits_row<'a>(logits: &Tensor, i: usize, rows: usize, place: &Place) -> &'a [f32] {
+    assert!(i < rows && place.arena == Rows::Outputs);
+    // SAFETY: the output arena holds `rows` rows, and nobody writes it until the next chunk.
+    unsafe { logits.row(i) }
+}

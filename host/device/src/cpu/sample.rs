@@ -1,0 +1,135 @@
+//! Log-probabilities, sampling stages and draws over one row of logits.
+
+use guesthouse_engine::{Draw as DrawKind, SampleOutcome, Sampled, Stage, TokenId};
+
+use super::simd::Isa;
+use crate::device::Draw;
+
+pub mod philox;
+mod select;
+mod softmax;
+mod stages;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use select::best;
+use softmax::LogSumExp;
+
+/// Log-probability, rank and best tokens of a known token (a prompt's next one).
+pub(crate) fn score(isa: Isa, logits: &[f32], target: TokenId, top: u32) -> Sampled {
+    let norm = LogSumExp::of(isa, logits);
+    let raw = report(logits, norm, target, top);
+    Sampled {
+        token: target,
+        logprob: raw.0,
+        rank: raw.1,
+        processed_logprob: raw.0,
+        top: raw.2,
+    }
+}
+
+/// Log-probability and rank of a token, and the best tokens.
+fn report(
+    logits: &[f32],
+    norm: LogSumExp,
+    token: TokenId,
+    top: u32,
+) -> (f32, u32, Vec<(TokenId, f32)>) {
+    let logit = logits[token as usize];
+    let higher = logits.iter().filter(|&&x| x > logit).count();
+    let top = best(logits, top as usize)
+        .into_iter()
+        .map(|t| (t, norm.log_prob(logits[t as usize])))
+        .collect();
+    (
+        norm.log_prob(logit),
+        u32::try_from(higher + 1).unwrap_or(u32::MAX),
+        top,
+    )
+}
+
+/// Applies a draw's mask and stages to `logits` and chooses a token. `work` is scratch.
+pub(crate) fn draw(
+    isa: Isa,
+    logits: &mut [f32],
+    draw: &Draw<'_>,
+    work: &mut Vec<f32>,
+) -> SampleOutcome {
+    if let Some(mask) = draw.mask {
+        for (t, x) in logits.iter_mut().enumerate() {
+            if mask
+                .get(t / 32)
+                .is_none_or(|word| word >> (t % 32) & 1 == 0)
+            {
+                *x = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let raw = LogSumExp::of(isa, logits);
+    if let Some(reason) = raw.failure() {
+        return SampleOutcome::Failed(reason.to_owned());
+    }
+    let plan = draw.plan;
+    let processed: &[f32] = if plan.stages.is_empty() {
+        logits
+    } else {
+        work.clear();
+        work.extend_from_slice(logits);
+        for stage in &plan.stages {
+            if let Err(reason) = stages::apply(isa, stage, work, draw.history) {
+                return SampleOutcome::Failed(reason);
+            }
+        }
+        work
+    };
+    let norm = if plan.stages.is_empty() {
+        raw
+    } else {
+        LogSumExp::of(isa, processed)
+    };
+    if norm.failure().is_some() {
+        let stages: Vec<&str> = plan.stages.iter().map(stage_name).collect();
+        return SampleOutcome::Failed(format!(
+            "no token is left after the sampling stages {}",
+            stages.join(", ")
+        ));
+    }
+    let token = match plan.draw {
+        DrawKind::Greedy => select::argmax(processed),
+        DrawKind::Sample => {
+            let position = draw.history.tokens().len();
+            select::gumbel(
+                processed,
+                draw.random,
+                u32::try_from(position).unwrap_or(u32::MAX),
+            )
+        }
+    };
+    let (logprob, rank, top) = report(logits, raw, token, draw.top);
+    let processed_logprob = norm.log_prob(processed[token as usize]);
+    SampleOutcome::Token(Sampled {
+        token,
+        logprob,
+        rank,
+        processed_logprob,
+        top,
+    })
+}
+
+fn stage_name(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::AllowedTokens(_) => "allowed tokens",
+        Stage::BannedTokens(_) => "banned tokens",
+        Stage::BadWords(_) => "bad words",
+        Stage::LogitBias(_) => "logit bias",
+        Stage::MinTokens { .. } => "min tokens",
+        Stage::Penalties { .. } => "penalties",
+        Stage::Temperature(_) => "temperature",
+        Stage::TopK(_) => "top-k",
+        Stage::TopP(_) => "top-p",
+        Stage::MinP(_) => "min-p",
+        Stage::TypicalP(_) => "typical-p",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,153 @@
+//! Weights in the forms the kernels read, each loaded once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use guesthouse_graph::{Graph, Op, WeightId};
+use guesthouse_weights::{DType, Scheme, WeightSource};
+
+use super::pack::{Format, PackedMatrix};
+use crate::error::{DeviceError, Result};
+use crate::weights_eval::{HostTensor, evaluate, param_name};
+
+/// Weights loaded so far and in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Loaded.
+    pub done: usize,
+    /// To load.
+    pub total: usize,
+}
+
+/// Identity of a weight's contents: several ids may name one checkpoint tensor.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Name(String),
+    Id(WeightId),
+}
+
+pub(crate) struct Loader<'a> {
+    graph: &'a Graph,
+    source: &'a dyn WeightSource,
+    threads: usize,
+    progress: &'a mut dyn FnMut(LoadProgress),
+    matrices: HashMap<Key, Arc<PackedMatrix>>,
+    vectors: HashMap<WeightId, Arc<[f32]>>,
+    counted: LoadProgress,
+}
+
+impl<'a> Loader<'a> {
+    pub(crate) fn new(
+        graph: &'a Graph,
+        source: &'a dyn WeightSource,
+        threads: usize,
+        progress: &'a mut dyn FnMut(LoadProgress),
+    ) -> Self {
+        let counted = LoadProgress {
+            done: 0,
+            total: used(graph),
+        };
+        Self {
+            graph,
+            source,
+            threads,
+            progress,
+            matrices: HashMap::new(),
+            vectors: HashMap::new(),
+            counted,
+        }
+    }
+
+    fn evaluate(&mut self, id: WeightId) -> Result<HostTensor<'a>> {
+        let tensor = evaluate(self.graph, id, self.source)?;
+        self.counted.done += 1;
+        (self.progress)(self.counted);
+        Ok(tensor)
+    }
+
+    /// A matrix `[rows, cols]`.
+    pub(crate) fn matrix(&mut self, id: WeightId) -> Result<Arc<PackedMatrix>> {
+        let key = param_name(self.graph, id).map_or(Key::Id(id), |name| Key::Name(name.to_owned()));
+        if let Some(matrix) = self.matrices.get(&key) {
+            return Ok(Arc::clone(matrix));
+        }
+        let tensor = self.evaluate(id)?;
+        let [rows, cols] = tensor.info.shape[..] else {
+            return Err(DeviceError::Weight {
+                name: id.to_string(),
+                what: format!("expected a matrix, found shape {:?}", tensor.info.shape),
+            });
+        };
+        let packed = match Format::of(tensor.info.scheme) {
+            Some(format) => PackedMatrix::new(format, rows, cols, &tensor.bytes, self.threads),
+            None => {
+                let values = tensor.to_f32()?;
+                PackedMatrix::new(
+                    Format::F32,
+                    rows,
+                    cols,
+                    bytemuck::cast_slice(&values),
+                    self.threads,
+                )
+            }
+        };
+        let packed = Arc::new(packed);
+        self.matrices.insert(key, Arc::clone(&packed));
+        Ok(packed)
+    }
+
+    /// All elements of a plain weight as f32.
+    pub(crate) fn vector(&mut self, id: WeightId) -> Result<Arc<[f32]>> {
+        if let Some(vector) = self.vectors.get(&id) {
+            return Ok(Arc::clone(vector));
+        }
+        let tensor = self.evaluate(id)?;
+        let vector: Arc<[f32]> = match tensor.info.scheme {
+            Scheme::Plain(DType::F32) => tensor
+                .bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b))
+                .collect(),
+            _ => tensor.to_f32()?.into(),
+        };
+        self.vectors.insert(id, Arc::clone(&vector));
+        Ok(vector)
+    }
+
+    /// Bytes of everything loaded.
+    pub(crate) fn bytes(&self) -> usize {
+        let matrices: usize = self.matrices.values().map(|m| m.bytes()).sum();
+        let vectors: usize = self.vectors.values().map(|v| 4 * v.len()).sum();
+        matrices + vectors
+    }
+}
+
+/// Distinct weights that operations name; an estimate of the total that [`LoadProgress`] counts to.
+fn used(graph: &Graph) -> usize {
+    let mut ids = std::collections::HashSet::new();
+    for node in &graph.nodes {
+        match &node.op {
+            Op::Embedding { table } => ids.extend([*table]),
+            Op::WeightValue { weight } => ids.extend([*weight]),
+            Op::Linear { segments, .. } => {
+                ids.extend(segments.iter().map(|s| s.weight));
+                ids.extend(segments.iter().filter_map(|s| s.bias));
+            }
+            Op::RmsNorm(n) | Op::AddRmsNorm(n) => ids.extend(n.weight),
+            Op::LayerNorm(n) | Op::AddLayerNorm(n) => {
+                ids.extend(n.weight.into_iter().chain(n.bias))
+            }
+            Op::Attention(a) | Op::PagedAttention(a) => {
+                ids.extend(a.alibi.into_iter().chain(a.sinks))
+            }
+            _ => {}
+        }
+    }
+    let keys: std::collections::HashSet<Key> = ids
+        .into_iter()
+        .map(|id| param_name(graph, id).map_or(Key::Id(id), |name| Key::Name(name.to_owned())))
+        .collect();
+    keys.len()
+}

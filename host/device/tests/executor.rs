@@ -1,0 +1,242 @@
+//! The executor over a tiny Llama: what is in the batch, how a prompt is cut and how many threads work change nothing.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+
+use guesthouse_device::{CpuDevice, CpuOptions, DeviceExecutor, KvBudget};
+use guesthouse_engine::{Draw, Input, Sampled, SamplingPlan, Stage, TokenId};
+use guesthouse_graph::PassOptions;
+use guesthouse_weights::{BlockType, DType, Scheme};
+use support::drive::{Driver, task, token};
+use support::llama::Llama;
+
+fn options(threads: usize) -> CpuOptions {
+    CpuOptions {
+        threads,
+        kv: KvBudget::Blocks(256),
+        block_size: 16,
+        max_step_tokens: 512,
+        max_slots: 16,
+        max_len: 1024,
+    }
+}
+
+fn load(
+    model: &Llama,
+    scheme: Scheme,
+    threads: usize,
+    passes: &PassOptions,
+) -> Driver<DeviceExecutor> {
+    let source = model.weights(scheme, 3);
+    let plan = model.plan(Arc::clone(&source) as _, passes);
+    Driver::new(CpuDevice::load(&plan, source.as_ref(), &options(threads), &mut |_| {}).unwrap())
+}
+
+fn prompt(n: usize, seed: u32) -> Vec<TokenId> {
+    (0..n as u32)
+        .map(|i| (i * 37 + seed * 101 + i * i) % 300)
+        .collect()
+}
+
+/// Everything in a result, bit by bit.
+fn bits(samples: &[Sampled]) -> Vec<(TokenId, u32, u32, Vec<(TokenId, u32)>)> {
+    let one = |s: &Sampled| {
+        let top = s.top.iter().map(|(t, l)| (*t, l.to_bits())).collect();
+        (s.token, s.logprob.to_bits(), s.rank, top)
+    };
+    samples.iter().map(one).collect()
+}
+
+fn sampled() -> SamplingPlan {
+    SamplingPlan {
+        stages: vec![Stage::Temperature(0.9), Stage::TopP(0.95)],
+        draw: Draw::Sample,
+    }
+}
+
+#[test]
+fn chunks_threads_and_passes_change_no_bit() {
+    for scheme in [
+        Scheme::Plain(DType::F32),
+        Scheme::Plain(DType::Bf16),
+        Scheme::Block(BlockType::Q4_1),
+    ] {
+        for window in [None, Some(24)] {
+            let model = Llama {
+                window,
+                ..Llama::tiny()
+            };
+            let prompt = prompt(83, 1);
+            let want = load(&model, scheme, 1, &PassOptions::default()).generate(
+                0,
+                &prompt,
+                512,
+                40,
+                &sampled(),
+            );
+            for threads in 1..4 {
+                for chunk in [1, 7, 16, 50, 512] {
+                    let mut driver = load(&model, scheme, threads, &PassOptions::default());
+                    let got = driver.generate(0, &prompt, chunk, 40, &sampled());
+                    assert_eq!(
+                        bits(&got),
+                        bits(&want),
+                        "{scheme}, window {window:?}, {threads} threads, chunks of {chunk}"
+                    );
+                }
+            }
+            let minimal = load(&model, scheme, 2, &PassOptions::minimal()).generate(
+                0,
+                &prompt,
+                33,
+                40,
+                &sampled(),
+            );
+            assert_eq!(
+                bits(&minimal),
+                bits(&want),
+                "{scheme}, window {window:?}, without passes"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_batch_gives_what_each_sequence_gives_alone() {
+    let model = Llama {
+        window: Some(20),
+        ..Llama::tiny()
+    };
+    let scheme = Scheme::Block(BlockType::Q8_0);
+    let prompts: Vec<Vec<TokenId>> = (0..10).map(|i| prompt(3 + 9 * i, i as u32)).collect();
+    let alone: Vec<Vec<Sampled>> = prompts
+        .iter()
+        .map(|p| {
+            load(&model, scheme, 1, &PassOptions::default()).generate(0, p, 512, 12, &sampled())
+        })
+        .collect();
+    let mut driver = load(&model, scheme, 2, &PassOptions::default());
+    let mut rows = Vec::new();
+    for (i, p) in prompts.iter().enumerate() {
+        driver.admit(i as u32, p, &sampled(), 7);
+    }
+    for (i, p) in prompts.iter().enumerate() {
+        let row = driver.row(i as u32, 0, p.len() as u32, Input::History);
+        rows.push(row);
+    }
+    let tasks: Vec<_> = (0..10).map(|i| task(i, i)).collect();
+    let mut ticket = driver.launch(rows, tasks.clone());
+    let mut together: Vec<Vec<Sampled>> = vec![Vec::new(); 10];
+    for step in 0..12u32 {
+        let next = (step < 11).then(|| {
+            let rows = (0..10u32)
+                .map(|i| {
+                    let at = prompts[i as usize].len() as u32 + step;
+                    driver.row(i, at, 1, Input::From { ticket, sample: i })
+                })
+                .collect();
+            driver.launch(rows, tasks.clone())
+        });
+        let output = guesthouse_engine::Executor::collect(&mut driver.executor, ticket).unwrap();
+        for (i, list) in together.iter_mut().enumerate() {
+            list.push(token(&output, i));
+        }
+        if let Some(next) = next {
+            ticket = next;
+        }
+    }
+    for (i, (alone, together)) in alone.iter().zip(&together).enumerate() {
+        assert_eq!(bits(alone), bits(together), "sequence {i}");
+    }
+}
+
+#[test]
+fn prompt_logprobs_are_those_of_decoding_the_prompt() {
+    let model = Llama::tiny();
+    let scheme = Scheme::Plain(DType::F16);
+    // More rows than the head takes at once.
+    let prompt = prompt(300, 5);
+    let mut driver = load(&model, scheme, 2, &PassOptions::default());
+    driver.admit(0, &prompt, &SamplingPlan::greedy(), 1);
+    let mut row = driver.row(0, 0, 300, Input::History);
+    row.prompt_logprobs = Some(3);
+    let output = driver.step(vec![row], vec![task(0, 0)]);
+    let entries = &output.prompt_logprobs[0].entries;
+    assert_eq!(entries.len(), 299);
+    // The same with one token at a time, where the sampled position's logits give the log-probabilities.
+    let mut driver = load(&model, scheme, 1, &PassOptions::default());
+    driver.admit(0, &prompt, &SamplingPlan::greedy(), 1);
+    for (i, entry) in entries.iter().enumerate() {
+        assert_eq!(entry.token, prompt[i + 1]);
+        let row = driver.row(0, i as u32, 1, Input::History);
+        let mut want = task(0, 0);
+        want.top_logprobs = 300;
+        let output = driver.step(vec![row], vec![want]);
+        let top = token(&output, 0).top;
+        let rank = top.iter().position(|(t, _)| *t == prompt[i + 1]).unwrap();
+        assert_eq!(
+            top[rank].1.to_bits(),
+            entry.logprob.to_bits(),
+            "position {i}"
+        );
+        assert_eq!(entry.top[..], top[..3]);
+    }
+}
+
+#[test]
+fn broken_plans_are_errors() {
+    use guesthouse_engine::{Executor, Masks, StepPlan, Ticket};
+    let model = Llama::tiny();
+    let empty = StepPlan {
+        ticket: Ticket(0),
+        released: Vec::new(),
+        admitted: Vec::new(),
+        copies: Vec::new(),
+        rows: Vec::new(),
+        samples: Vec::new(),
+    };
+    let run = |change: &dyn Fn(&mut Driver<DeviceExecutor>, &mut StepPlan)| {
+        let mut driver = load(
+            &model,
+            Scheme::Plain(DType::F32),
+            1,
+            &PassOptions::default(),
+        );
+        let mut plan = empty.clone();
+        change(&mut driver, &mut plan);
+        driver.executor.launch(plan).unwrap();
+        driver.executor.sample(Ticket(0), Masks::default()).unwrap();
+        driver
+            .executor
+            .collect(Ticket(0))
+            .map_err(|e| e.to_string())
+    };
+    assert!(run(&|_, _| {}).is_ok());
+    let error = run(&|d, p| p.rows.push(d.row(3, 0, 1, Input::History))).unwrap_err();
+    assert!(error.contains("slot 3 is empty"), "{error}");
+    let error = run(&|_, p| p.released.push(guesthouse_engine::Slot(99))).unwrap_err();
+    assert!(error.contains("slot 99 of 16"), "{error}");
+    let error = run(&|d, p| {
+        d.admit(0, &[5, 999], &SamplingPlan::greedy(), 0);
+        let row = d.row(0, 0, 2, Input::History);
+        p.rows.push(row);
+        p.admitted = d.take_admitted();
+    })
+    .unwrap_err();
+    assert!(
+        error.contains("token 999 is outside the vocabulary of 300"),
+        "{error}"
+    );
+    let error = run(&|d, p| {
+        d.admit(0, &[5, 6], &SamplingPlan::greedy(), 0);
+        let mut row = d.row(0, 0, 2, Input::History);
+        row.new_blocks.clear();
+        p.rows.push(row);
+        p.admitted = d.take_admitted();
+    })
+    .unwrap_err();
+    assert!(error.contains("0 blocks where 1 are needed"), "{error}");
+}
