@@ -3,14 +3,15 @@
 //! All sizes are bytes per row of an arena, so that one layout serves any number of rows: a buffer of `size` at `base`
 //! takes bytes `base * rows .. (base + size) * rows`.
 
-use std::collections::BTreeMap;
-
 use super::views::Views;
 use super::{Placement, PlanOptions, Reuse, element_bytes};
 use crate::{Graph, GraphError, Node, Op, Rows, ValueId};
 
 /// Buffers begin at multiples of this many bytes.
 const ALIGN: usize = 64;
+
+/// Bound on the search for places, in buffers looked at: about a second. A model of 2,000 ops needs some 300,000.
+const MAX_WORK: usize = 8_000_000;
 
 pub(super) struct Layout {
     pub(super) placements: Vec<Placement>,
@@ -24,52 +25,62 @@ pub(super) fn place(
     views: &Views,
     options: &PlanOptions,
 ) -> Result<Layout, GraphError> {
-    let mut arenas = Arenas::default();
-    let mut bases = vec![0usize; graph.values.len()];
     let ends = last_uses(graph, views);
-    let mut dying: Vec<Vec<ValueId>> = vec![Vec::new(); graph.nodes.len()];
-    for (v, end) in ends.iter().enumerate() {
-        if let Some(node) = end {
-            dying[*node].push(ValueId(v as u32));
+    let row_bytes = |v: ValueId| {
+        let info = graph.value(v);
+        info.width()
+            .checked_mul(element_bytes(info.ty, options.model_bytes))
+            .ok_or_else(too_large)
+    };
+    let mut buffers: [Vec<Buffer>; 3] = Default::default();
+    for (start, node) in graph.nodes.iter().enumerate() {
+        for &value in &node.outputs {
+            if views.owners[value.index()].value == value {
+                buffers[arena(graph.value(value).rows)].push(Buffer {
+                    value,
+                    size: row_bytes(value)?
+                        .checked_next_multiple_of(ALIGN)
+                        .ok_or_else(too_large)?,
+                    start,
+                    end: ends[value.index()].unwrap_or(graph.nodes.len()),
+                });
+            }
         }
     }
-    let bytes = |v: ValueId| {
-        let info = graph.value(v);
-        let row = info
-            .width()
-            .checked_mul(element_bytes(info.ty, options.model_bytes));
-        (row, row.and_then(|n| n.checked_next_multiple_of(ALIGN)))
-    };
-    for (i, node) in graph.nodes.iter().enumerate() {
-        for &v in &node.outputs {
-            if views.owners[v.index()].value == v {
-                let base = bytes(v).1.and_then(|size| arenas.of(graph, v).take(size));
-                bases[v.index()] = base.ok_or_else(too_large)?;
-            }
-        }
-        for &v in &dying[i] {
-            let shared = options.reuse == Reuse::ByLiveness;
-            if let (true, Some(size)) =
-                (shared && graph.value(v).rows != Rows::Broadcast, bytes(v).1)
-            {
-                arenas.of(graph, v).give(bases[v.index()], size);
-            }
-        }
+    let mut bases = vec![0usize; graph.values.len()];
+    let mut tops = [0usize; 3];
+    for rows in [Rows::Tokens, Rows::Outputs, Rows::Broadcast] {
+        // What is computed once is never overwritten.
+        let work = match (options.reuse, rows) {
+            (Reuse::Never, _) | (_, Rows::Broadcast) => 0,
+            (Reuse::ByLiveness, _) => MAX_WORK,
+        };
+        let buffers = std::mem::take(&mut buffers[arena(rows)]);
+        tops[arena(rows)] = pack(buffers, work, &mut bases).ok_or_else(too_large)?;
     }
     let placements = views.owners.iter().map(|owner| {
         Ok(Placement {
             arena: graph.value(owner.value).rows,
             base: bases[owner.value.index()],
-            row_stride: bytes(owner.value).0.ok_or_else(too_large)?,
+            row_stride: row_bytes(owner.value)?,
             offset: owner.offset,
         })
     });
+    let [token_bytes, output_bytes, broadcast_bytes] = tops;
     Ok(Layout {
         placements: placements.collect::<Result<_, GraphError>>()?,
-        token_bytes: arenas.tokens.top,
-        output_bytes: arenas.outputs.top,
-        broadcast_bytes: arenas.broadcast.top,
+        token_bytes,
+        output_bytes,
+        broadcast_bytes,
     })
+}
+
+fn arena(rows: Rows) -> usize {
+    match rows {
+        Rows::Tokens => 0,
+        Rows::Outputs => 1,
+        Rows::Broadcast => 2,
+    }
 }
 
 fn too_large() -> GraphError {
@@ -107,66 +118,87 @@ fn last_uses(graph: &Graph, views: &Views) -> Vec<Option<usize>> {
     ends
 }
 
-#[derive(Default)]
-struct Arenas {
-    tokens: Arena,
-    outputs: Arena,
-    broadcast: Arena,
+/// Bytes that a value owns while nodes `start..=end` run.
+#[derive(Clone, Copy)]
+struct Buffer {
+    value: ValueId,
+    size: usize,
+    start: usize,
+    end: usize,
 }
 
-impl Arenas {
-    fn of(&mut self, graph: &Graph, v: ValueId) -> &mut Arena {
-        match graph.value(v).rows {
-            Rows::Tokens => &mut self.tokens,
-            Rows::Outputs => &mut self.outputs,
-            Rows::Broadcast => &mut self.broadcast,
-        }
+/// Buffers that have a place, listed under every span of nodes during which they live.
+struct Placed {
+    spans: Vec<Vec<(Buffer, usize)>>,
+}
+
+impl Placed {
+    /// Nodes in one span.
+    const SPAN: usize = 64;
+
+    fn spans(buffer: &Buffer) -> std::ops::RangeInclusive<usize> {
+        buffer.start / Self::SPAN..=buffer.end / Self::SPAN
     }
-}
 
-/// Best fit: the smallest gap that is large enough, the lowest of equals.
-#[derive(Default)]
-struct Arena {
-    /// Gaps below `top`, size by base; neighbours are always joined.
-    gaps: BTreeMap<usize, usize>,
-    top: usize,
-}
-
-impl Arena {
-    fn take(&mut self, size: usize) -> Option<usize> {
-        let best = self
-            .gaps
+    /// Places that live at the same time, as `(base, end)` in ascending order.
+    fn conflicts(&self, buffer: &Buffer) -> Vec<(usize, usize)> {
+        let mut found: Vec<(usize, usize)> = self.spans[Self::spans(buffer)]
             .iter()
-            .filter(|&(_, &gap)| gap >= size)
-            .min_by_key(|&(&base, &gap)| (gap, base))
-            .map(|(&base, &gap)| (base, gap));
-        if let Some((base, gap)) = best {
-            self.gaps.remove(&base);
-            if gap > size {
-                self.gaps.insert(base + size, gap - size);
-            }
-            return Some(base);
-        }
-        let base = match self.gaps.last_key_value() {
-            Some((&base, &gap)) if base + gap == self.top => base,
-            _ => self.top,
-        };
-        self.top = base.checked_add(size)?;
-        self.gaps.remove(&base);
-        Some(base)
+            .flatten()
+            .filter(|(other, _)| other.start <= buffer.end && buffer.start <= other.end)
+            .map(|(other, base)| (*base, base + other.size))
+            .collect();
+        found.sort_unstable();
+        found
     }
 
-    fn give(&mut self, base: usize, size: usize) {
-        let (mut base, mut size) = (base, size);
-        if let Some((&before, &gap)) = self.gaps.range(..base).next_back()
-            && before + gap == base
-        {
-            base = before;
-            size += gap;
+    fn insert(&mut self, buffer: Buffer, base: usize) {
+        for span in &mut self.spans[Self::spans(&buffer)] {
+            span.push((buffer, base));
         }
-        if let Some(gap) = self.gaps.remove(&(base + size)) {
-            size += gap;
-        }
-        self.gaps.insert(base, size);
     }
+
+    /// What looking for a place costs.
+    fn work(&self, buffer: &Buffer) -> usize {
+        let spans = &self.spans[Self::spans(buffer)];
+        spans.iter().map(|span| 1 + span.len()).sum()
+    }
+}
+
+/// The largest first, each at the lowest base where nothing that lives at the same time stands. Once `work` is used up
+/// (graphs that no model needs), the rest get memory of their own. Writes bases; returns the bytes in all.
+fn pack(mut buffers: Vec<Buffer>, work: usize, bases: &mut [usize]) -> Option<usize> {
+    buffers.sort_by_key(|b| (std::cmp::Reverse(b.size), b.start));
+    let last = buffers.iter().map(|b| b.end).max().unwrap_or(0);
+    let mut placed = Placed {
+        spans: vec![Vec::new(); last / Placed::SPAN + 1],
+    };
+    let mut left = work;
+    let mut top = 0usize;
+    let mut alone = Vec::new();
+    for buffer in buffers {
+        match left.checked_sub(placed.work(&buffer)) {
+            Some(rest) => left = rest,
+            None => {
+                left = 0;
+                alone.push(buffer);
+                continue;
+            }
+        }
+        let mut base = 0usize;
+        for (from, to) in placed.conflicts(&buffer) {
+            if base + buffer.size <= from {
+                break;
+            }
+            base = base.max(to);
+        }
+        bases[buffer.value.index()] = base;
+        top = top.max(base.checked_add(buffer.size)?);
+        placed.insert(buffer, base);
+    }
+    for buffer in alone {
+        bases[buffer.value.index()] = top;
+        top = top.checked_add(buffer.size)?;
+    }
+    Some(top)
 }

@@ -34,24 +34,23 @@ fn a_chain_by_hand() {
     let plan = Plan::compile(graph, &PlanOptions::new(4)).unwrap();
 
     use Rows::{Outputs, Tokens};
-    // ids end when x exists: x cannot share with them. [ids 0..64][x 64..128]
-    assert_eq!(place(&plan, ids), (Tokens, 0, 4, 0));
-    assert_eq!(place(&plan, x), (Tokens, 64, 64, 0));
-    // 48 · 4 = 192 bytes do not fit the gap of 64 that ids left. [gap][x][wide 128..320]
-    assert_eq!(place(&plan, wide), (Tokens, 128, 192, 0));
-    assert_eq!(place(&plan, parts[0]), (Tokens, 128, 192, 0));
-    assert_eq!(place(&plan, parts[1]), (Tokens, 128, 192, 64));
-    // 64 bytes fit where ids were. [small 0..64][x][wide]
-    assert_eq!(place(&plan, small), (Tokens, 0, 64, 0));
-    assert_eq!(place(&plan, heads), (Tokens, 128, 192, 64));
-    // 128 bytes above wide, which then ends. [small][x][gap 128..320][turned 320..448]
+    // The largest goes first: wide [48] at 0, while nodes 2 to 6 run.
+    assert_eq!(place(&plan, wide), (Tokens, 0, 192, 0));
+    assert_eq!(place(&plan, parts[0]), (Tokens, 0, 192, 0));
+    assert_eq!(place(&plan, parts[1]), (Tokens, 0, 192, 64));
+    assert_eq!(place(&plan, heads), (Tokens, 0, 192, 64));
+    // Then turned [32], which is made from wide and so stands above it: 192..320, until node 9.
     let swapped = ValueId(heads.0 + 1);
-    assert_eq!(place(&plan, swapped), (Tokens, 320, 128, 0));
-    assert_eq!(place(&plan, pieces[1]), (Tokens, 320, 128, 64));
-    // The sums: one in the gap at 128; then small and turned end, and the best of [0..64] and [192..448] is the first.
+    assert_eq!(place(&plan, swapped), (Tokens, 192, 128, 0));
+    assert_eq!(place(&plan, pieces[1]), (Tokens, 192, 128, 64));
+    // The rest takes 64 bytes each, in order of birth: ids are gone before wide begins; x meets all of these; small too.
+    assert_eq!(place(&plan, ids), (Tokens, 0, 4, 0));
+    assert_eq!(place(&plan, x), (Tokens, 320, 64, 0));
+    assert_eq!(place(&plan, small), (Tokens, 384, 64, 0));
+    // The sums come when wide is gone; the second beside the first.
     let first = ValueId(sum.0 - 1);
-    assert_eq!(place(&plan, first), (Tokens, 128, 64, 0));
-    assert_eq!(place(&plan, sum), (Tokens, 0, 64, 0));
+    assert_eq!(place(&plan, first), (Tokens, 0, 64, 0));
+    assert_eq!(place(&plan, sum), (Tokens, 64, 64, 0));
     assert_eq!(place(&plan, last), (Outputs, 0, 64, 0));
     assert_eq!(
         (plan.token_bytes, plan.output_bytes, plan.broadcast_bytes),
@@ -63,8 +62,8 @@ fn a_chain_by_hand() {
         .map(|i| plan.graph.nodes[i].op.name())
         .collect();
     assert_eq!(views, ["split", "reshape", "reshape", "split"]);
-    // Row 2 of 10 tokens of the second part: 128 · 10 + 2 · 192 + 64.
-    assert_eq!(plan.placement(parts[1]).address(10, 2), 1728);
+    // Row 2 of 10 tokens of the second half of turned: 192 · 10 + 2 · 128 + 64.
+    assert_eq!(plan.placement(pieces[1]).address(10, 2), 2240);
 }
 
 #[test]
@@ -207,4 +206,53 @@ fn memory_does_not_grow_with_depth() {
     };
     assert_eq!(bytes(3, Reuse::ByLiveness), bytes(20, Reuse::ByLiveness));
     assert!(bytes(20, Reuse::Never) > 5 * bytes(20, Reuse::ByLiveness));
+}
+
+/// SmolLM2-135M's sizes: the peak is what the gated activation needs, residual 576, gate and up 2 · 1536 and its result
+/// 1536, all f32, beside ids or positions: 4 · (576 + 3072 + 1536) + 64.
+#[test]
+fn the_peak_is_what_one_op_needs() {
+    let mut b = assumed();
+    let ids = b.token_ids().unwrap();
+    let positions = b.positions(PositionScheme::Standard).unwrap();
+    let table = b.param("embed", &[49152, 576]).unwrap();
+    let mut x = b.embedding(table, ids).unwrap();
+    let linear = |b: &mut GraphBuilder, x: ValueId, name: &str, [out, d]: [u32; 2]| {
+        let w = b.param(name, &[out, d]).unwrap();
+        b.linear(x, w, None, Sharding::Column).unwrap()
+    };
+    for layer in 0..30 {
+        let name = |part: &str| format!("layers.{layer}.{part}");
+        let w = b.param(&name("norm1"), &[576]).unwrap();
+        let h = b.rms_norm(x, rms(w)).unwrap();
+        let q = linear(&mut b, h, &name("q"), [576, 576]);
+        let k = linear(&mut b, h, &name("k"), [192, 576]);
+        let v = linear(&mut b, h, &name("v"), [192, 576]);
+        let q = b.reshape(q, &[9, 64]).unwrap();
+        let k = b.reshape(k, &[3, 64]).unwrap();
+        let v = b.reshape(v, &[3, 64]).unwrap();
+        let q = b.rope(q, positions, neox(64)).unwrap();
+        let k = b.rope(k, positions, neox(64)).unwrap();
+        let cache = b.declare_cache(full_cache(3, 64)).unwrap();
+        let o = b.attention(q, k, v, causal(cache)).unwrap();
+        let o = b.reshape(o, &[576]).unwrap();
+        let o = linear(&mut b, o, &name("o"), [576, 576]);
+        x = b.add(x, o).unwrap();
+        let w = b.param(&name("norm2"), &[576]).unwrap();
+        let h = b.rms_norm(x, rms(w)).unwrap();
+        let gate = linear(&mut b, h, &name("gate"), [1536, 576]);
+        let up = linear(&mut b, h, &name("up"), [1536, 576]);
+        let y = b.gated(gate, up, Gate::Plain(Activation::Silu)).unwrap();
+        let y = linear(&mut b, y, &name("down"), [576, 1536]);
+        x = b.add(x, y).unwrap();
+    }
+    let logits = linear(&mut b, x, "embed", [49152, 576]);
+    b.output_logits(logits).unwrap();
+    let graph = optimize(b.finish(info(49152)).unwrap(), &PassOptions::default()).unwrap();
+    let plan = Plan::compile(graph, &PlanOptions::new(4)).unwrap();
+    assert_eq!(plan.token_bytes, 4 * (576 + 3072 + 1536) + 64);
+    // Logits beside the last norm's result.
+    assert_eq!(plan.output_bytes, 4 * (49152 + 576));
+    // 30 layers of 3 heads, 64 numbers each for key and value.
+    assert_eq!(plan.groups[0].bytes_per_position(2), 30 * 3 * 128 * 2);
 }
