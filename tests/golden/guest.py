@@ -443,7 +443,7 @@ class Guest:
             with root.add_instance(BUILDER) as i:
                 for name, method in vars(Builder).items():
                     if callable(method) and not name.startswith("_") and name not in HELPERS:
-                        i.add_func(name.replace("_", "-"), adapter(method.__get__(builder)))
+                        i.add_func(name.replace("_", "-"), adapter(getattr(builder, name)))
         instance = linker.instantiate(store, self.component)
         model = instance.get_export_index(store, MODEL)
         run = instance.get_func(store, instance.get_export_index(store, "build", model))
