@@ -3,6 +3,7 @@
 use serde_json::Value;
 use tokenizers::{Decoder as _, DecoderWrapper};
 
+use crate::tokenizer::guard;
 use crate::{SkipSpecial, Tokenizer, TokenizerError};
 
 /// How a decoder turns one token after the other into text.
@@ -158,7 +159,7 @@ impl Tokenizer {
             .map(str::to_owned)
             .collect();
         match self.inner.get_decoder() {
-            Some(decoder) => decoder.decode(tokens).map_err(|e| TokenizerError::Decode {
+            Some(decoder) => guard(|| decoder.decode(tokens)).map_err(|e| TokenizerError::Decode {
                 detail: e.to_string(),
             }),
             None => Ok(tokens.join(" ")),

@@ -12,7 +12,7 @@ use tokenizers::{
 };
 
 use crate::added::{Literals, Piece, Placed};
-use crate::tokenizer::Affixes;
+use crate::tokenizer::{Affixes, guard};
 use crate::{Tokenizer, TokenizerError};
 
 /// Whether a raw text gets what the tokenizer adds around a sequence (BOS, EOS).
@@ -63,8 +63,7 @@ impl Tokenizer {
                     .into_iter()
                     .map(|id| (id, String::new(), (0, 0), None, 0))
                     .collect();
-                self.inner
-                    .post_process(encoding, None, true)
+                guard(|| self.inner.post_process(encoding, None, true))
                     .map(|encoding| encoding.get_ids().to_vec())
                     .map_err(encode_error)
             }
@@ -107,9 +106,7 @@ impl Tokenizer {
         placed: &[Placed],
         literals: Literals,
     ) -> Result<Vec<u32>, TokenizerError> {
-        let split = self
-            .split(sentence, placed, literals)
-            .map_err(encode_error)?;
+        let split = guard(|| self.split(sentence, placed, literals)).map_err(encode_error)?;
         let mut ids = Vec::with_capacity(sentence.len() / 4 + 1);
         for (word, _, known) in split.get_splits(OffsetReferential::Normalized, OffsetType::None) {
             if let Some(tokens) = known {
@@ -156,7 +153,7 @@ impl Tokenizer {
     fn encode_word(&self, word: &str) -> TokenizersResult<Vec<Token>> {
         match &self.merger {
             Some(merger) => Ok(merger.encode(word)),
-            None => self.inner.get_model().tokenize(word),
+            None => guard(|| self.inner.get_model().tokenize(word)),
         }
     }
 

@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{AddedToken, Model as _};
 
-use crate::tokenizer::{Affixes, MAX_ADDED, MAX_ADDED_BYTES, MAX_VOCAB, Parts, Roles, check_limit};
+use crate::tokenizer::{
+    Affixes, MAX_ADDED, MAX_ADDED_BYTES, MAX_VOCAB, Parts, Roles, check_limit, guard,
+};
 use crate::{Tokenizer, TokenizerError};
 
 /// The largest file that is read.
@@ -115,10 +117,8 @@ fn parse_config(name: &str, bytes: &[u8]) -> Result<Config, TokenizerError> {
 
 fn build(json: &[u8], configs: Vec<Config>) -> Result<Tokenizer, TokenizerError> {
     check_added(json)?;
-    // The parser's own checks are not complete: a damaged file can make it panic.
-    let inner = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json))
-        .map_err(|_| json_error("its parts contradict each other".into()))?
-        .map_err(|e| json_error(e.to_string()))?;
+    let inner =
+        guard(|| tokenizers::Tokenizer::from_bytes(json)).map_err(|e| json_error(e.to_string()))?;
 
     let mut roles = Vec::new();
     let mut extra = Vec::new();

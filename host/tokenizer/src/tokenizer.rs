@@ -225,6 +225,13 @@ pub(crate) fn check_limit(
     Ok(())
 }
 
+/// Runs code of the `tokenizers` crate, which may panic where a file's parts contradict each other (a decoder that strips
+/// more than there is). What it shares between calls is a cache that survives.
+pub(crate) fn guard<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("the tokenizer's parts contradict each other".into()))
+}
+
 fn model_unk(inner: &tokenizers::Tokenizer) -> Option<u32> {
     use tokenizers::ModelWrapper;
     let model = inner.get_model();

@@ -2,41 +2,28 @@
 //! which it takes from the models' own tokenizers). Where the family normalises, texts that this changes are left out: llama.cpp
 //! does not normalise, Hugging Face does. The files are large and not kept here: run
 //! `GUESTHOUSE_VOCABS=…/llama.cpp/models cargo test -p guesthouse-tokenizer --test llama_cpp -- --ignored --nocapture`.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    unreachable_pub,
+    dead_code
+)]
+
+mod common;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use guesthouse_tokenizer::{Detokenizer, GgufVocab, SkipSpecial, Tokenizer};
-use guesthouse_weights::{Gguf, GgufTokenizer};
+use common::vocab_of;
+use guesthouse_tokenizer::{Detokenizer, SkipSpecial, Tokenizer};
 use tokenizers::NormalizedString;
 
 const NFC: [&str; 5] = ["qwen2", "qwen35", "command-r", "mpt", "olmo"];
 
-fn vocab(gguf: &Gguf) -> Result<GgufVocab, String> {
-    let t = GgufTokenizer::from_gguf(gguf).map_err(|e| e.to_string())?;
-    Ok(GgufVocab {
-        model: t.model,
-        pre: t.pre,
-        tokens: t.tokens,
-        scores: t.scores,
-        token_types: t.token_types,
-        merges: t.merges,
-        bos: t.bos,
-        eos: t.eos,
-        unk: t.unk,
-        pad: t.pad,
-        eot: t.eot,
-        add_bos: t.add_bos,
-        add_eos: t.add_eos,
-        add_space_prefix: t.add_space_prefix,
-    })
-}
-
 /// Passed and total, or why the vocabulary is refused.
 fn check(path: &Path) -> Result<(usize, usize), String> {
-    let gguf = Gguf::open(path).map_err(|e| e.to_string())?;
-    let vocab = vocab(&gguf)?;
+    let vocab = vocab_of(path)?;
     let pre = vocab.pre.clone().unwrap_or_default();
     let tokenizer = Arc::new(Tokenizer::from_gguf(vocab).map_err(|e| e.to_string())?);
     let with = |suffix: &str| {

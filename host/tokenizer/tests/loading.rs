@@ -9,8 +9,12 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{bpe_gguf, read, spm_gguf};
-use guesthouse_tokenizer::{AddSpecial, GgufVocab, Segment, Tokenizer, TokenizerError};
+use guesthouse_tokenizer::{
+    AddSpecial, Detokenizer, GgufVocab, Segment, SkipSpecial, Tokenizer, TokenizerError,
+};
 use serde_json::{Value, json};
 
 fn refused(vocab: GgufVocab, label: &str, text: &str) {
@@ -235,4 +239,43 @@ fn a_word_that_is_a_control_token_is_spelled_out() {
         Segment::Control(2),
     ];
     assert_eq!(tokenizer.encode_segments(&segments).unwrap(), [0, 0, 1, 2]);
+}
+
+/// Strips more characters than a token has.
+#[test]
+fn a_decoder_that_contradicts_its_text_is_an_error() {
+    let mut json: Value = serde_json::from_str(&read("bpe.tokenizer.json")).unwrap();
+    json["decoder"] = json!({"type": "Strip", "content": "a", "start": 0, "stop": 9});
+    let tokenizer = Arc::new(Tokenizer::from_json_bytes(json.to_string().as_bytes()).unwrap());
+    let ids = tokenizer.encode_text("a").unwrap();
+    assert_eq!(
+        tokenizer.decode(&ids, SkipSpecial::No).unwrap_err().label(),
+        "decode"
+    );
+    let mut stream = Detokenizer::new(&tokenizer, SkipSpecial::No);
+    assert_eq!(stream.push(ids[0]) + &stream.finish(), "");
+}
+
+/// A decoder that is known only as a whole is streamed through a window.
+#[test]
+fn word_pieces_stream_with_their_spaces() {
+    let mut json: Value = serde_json::from_str(&read("bpe.tokenizer.json")).unwrap();
+    json["model"] = json!({
+        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        "vocab": {"[UNK]": 0, "un": 1, "##want": 2, "##ed": 3, "runn": 4, "##ing": 5},
+    });
+    json["added_tokens"] = json!([]);
+    json["post_processor"] = Value::Null;
+    json["pre_tokenizer"] = json!({"type": "BertPreTokenizer"});
+    json["decoder"] = json!({"type": "WordPiece", "prefix": "##", "cleanup": false});
+    let tokenizer = Arc::new(Tokenizer::from_json_bytes(json.to_string().as_bytes()).unwrap());
+    // The vocabulary and the text of Hugging Face's own WordPiece test.
+    let ids = tokenizer.encode_text("unwanted running xyz").unwrap();
+    assert_eq!(ids, [1, 2, 3, 4, 5, 0]);
+    assert_eq!(tokenizer.unk_id(), Some(0));
+    let mut stream = Detokenizer::new(&tokenizer, SkipSpecial::No);
+    let pieces: Vec<String> = ids.iter().map(|id| stream.push(*id)).collect();
+    assert_eq!(pieces, ["un", "want", "ed", " runn", "ing", " [UNK]"]);
+    let mut stream = Detokenizer::new(&tokenizer, SkipSpecial::No).with_prompt(&ids[..3]);
+    assert_eq!(stream.push(4), " runn");
 }

@@ -1,7 +1,8 @@
 """Makes the fixtures and expected values in tests/golden with Hugging Face's tokenizers and with sentencepiece.
 
     python make_golden.py                  # needs: tokenizers, sentencepiece, protobuf
-    python make_golden.py FOLDER…          # needs: transformers; writes golden.json into each folder with a tokenizer.json
+    python make_golden.py PATH…            # needs: transformers; writes golden.json into each folder with a tokenizer.json,
+                                           # and NAME.golden.json beside each NAME.gguf
 
 The tokenizers are trained here on a few sentences, so that they are small; the expected values come from those two libraries.
 With folders of real tokenizers, which are too large to keep here, it writes what `tests/real.rs` compares.
@@ -201,18 +202,22 @@ IGNORES_MERGES = {"llama-bpe", "tekken"}
 NFC = {"command-r", "mpt", "olmo", "qwen2", "qwen35"}
 
 
+def family(name):
+    # Falcon's byte-level step stands before its last split.
+    last = [] if name == "falcon" else [pre_tokenizers.ByteLevel(False, True, name in USES_GPT2)]
+    return pre_tokenizers.Sequence([step() for step in PRE[name]] + last)
+
+
 def pre_golden(tok):
     base = json.loads(tok.to_str())
     base["added_tokens"] = []
     base["post_processor"] = None
     rows = {}
-    for name, steps in PRE.items():
+    for name in PRE:
         spec = copy.deepcopy(base)
         spec["model"]["ignore_merges"] = name in IGNORES_MERGES
         one = Tokenizer.from_str(json.dumps(spec))
-        # Falcon's byte-level step stands before its last split.
-        last = [] if name == "falcon" else [pre_tokenizers.ByteLevel(False, True, name in USES_GPT2)]
-        one.pre_tokenizer = pre_tokenizers.Sequence([step() for step in steps] + last)
+        one.pre_tokenizer = family(name)
         if name in NFC:
             one.normalizer = normalizers.NFC()
         rows[name] = [one.encode(text, add_special_tokens=False).ids for text in TEXTS]
@@ -309,12 +314,22 @@ CHAT = [
 ]
 
 
-def real(folder):
-    from transformers import PreTrainedTokenizerFast
+def real(path):
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    path = pathlib.Path(path)
 
     # The class that takes tokenizer.json as it is. Transformers 5 rebuilds some others from the vocabulary, and gets
     # DeepSeek's wrong where no config.json tells it the model.
-    tok = PreTrainedTokenizerFast.from_pretrained(folder)
+    if path.is_dir():
+        tok = PreTrainedTokenizerFast.from_pretrained(path)
+    else:
+        import gguf
+
+        tok = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        # Transformers ignores the file's pre-tokenizer and takes GPT-2's.
+        pre = gguf.GGUFReader(path).fields["tokenizer.ggml.pre"].contents()
+        tok._tokenizer.pre_tokenizer = family(pre)
     # Llama 2's form stands in where a folder has no template.
     tok.chat_template = tok.chat_template or (
         "{% for m in messages %}{{ bos_token or '' }}[INST] {{ m.content }} [/INST] x {{ eos_token or '' }}{% endfor %}")
@@ -326,17 +341,18 @@ def real(folder):
             try:
                 whole = tok.apply_chat_template(chat, tokenize=False, add_generation_prompt=generate)
             except Exception as error:
-                print(folder, type(error).__name__, error)
+                print(path, type(error).__name__, error)
                 continue
             parts = [["c" if i % 2 else "t", part] for i, part in enumerate(literal.split(whole)) if part]
             cases.append({"segments": parts, "ids": tok(whole, add_special_tokens=False)["input_ids"]})
     texts = TEXTS + [" ".join(CORPUS), "\n".join(CORPUS)] + [f" {t} a {t}  b" for t in specials[:6]]
     out = {"texts": entries(tok._tokenizer, texts), "segments": cases}
-    (pathlib.Path(folder) / "golden.json").write_text(json.dumps(out, ensure_ascii=False), encoding="utf-8")
+    golden = path / "golden.json" if path.is_dir() else path.with_suffix(".golden.json")
+    golden.write_text(json.dumps(out, ensure_ascii=False), encoding="utf-8")
 
 
 if sys.argv[1:]:
-    for folder in sys.argv[1:]:
-        real(folder)
+    for path in sys.argv[1:]:
+        real(path)
 else:
     main()

@@ -1,6 +1,6 @@
 //! Real tokenizers against transformers. Their files are large and not kept here: put folders with `tokenizer.json` and
-//! `tokenizer_config.json` somewhere, run `make_golden.py FOLDER…`, then
-//! `GUESTHOUSE_TOKENIZERS=FOLDER:… cargo test -p guesthouse-tokenizer --test real -- --ignored --nocapture`.
+//! `tokenizer_config.json`, or GGUF files, somewhere, run `make_golden.py PATH…`, then
+//! `GUESTHOUSE_TOKENIZERS=PATH:… cargo test -p guesthouse-tokenizer --test real -- --ignored --nocapture`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::{Golden, segments};
+use common::{Golden, segments, vocab_of};
 use guesthouse_tokenizer::{AddSpecial, Detokenizer, SkipSpecial, Tokenizer};
 
 /// Counts comparisons and prints those that fail.
@@ -37,9 +37,16 @@ impl Tally {
 
 fn check(folder: &Path) -> Tally {
     let started = Instant::now();
-    let tokenizer = Arc::new(Tokenizer::from_hf_dir(folder).unwrap());
+    let (tokenizer, golden) = if folder.is_dir() {
+        let tokenizer = Tokenizer::from_hf_dir(folder).unwrap();
+        (tokenizer, folder.join("golden.json"))
+    } else {
+        let tokenizer = Tokenizer::from_gguf(vocab_of(folder).unwrap()).unwrap();
+        (tokenizer, folder.with_extension("golden.json"))
+    };
+    let tokenizer = Arc::new(tokenizer);
     let loaded = started.elapsed();
-    let text = std::fs::read_to_string(folder.join("golden.json")).unwrap();
+    let text = std::fs::read_to_string(golden).unwrap();
     let golden: Golden = serde_json::from_str(&text).unwrap();
     let mut tally = Tally::default();
     for row in &golden.texts {

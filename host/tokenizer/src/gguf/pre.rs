@@ -162,7 +162,6 @@ impl Pre {
             "granite-embed-multi-97m" => {
                 Self::plain([&gpt4o(&format!("{CONTRACTION}?"), DIGITS_3)]).ignoring_merges()
             }
-            "superbpe" => Self::plain([r"\p{N}+", r"(?=(\d{3})+(?!\d))"]),
             "chameleon" => Self::plain([
                 "<sentinel:[0-9]+>",
                 "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",

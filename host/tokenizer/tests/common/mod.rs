@@ -1,8 +1,9 @@
 //! What the golden tests share. The fixtures are made by `make_golden.py`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use guesthouse_tokenizer::{GgufVocab, Segment, Tokenizer};
+use guesthouse_weights::{Gguf, GgufTokenizer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -121,4 +122,26 @@ pub fn spm_gguf() -> GgufVocab {
         unk: Some(0),
         ..GgufVocab::default()
     }
+}
+
+/// The vocabulary inside a GGUF file.
+pub fn vocab_of(path: &Path) -> Result<GgufVocab, String> {
+    let gguf = Gguf::open(path).map_err(|e| e.to_string())?;
+    let t = GgufTokenizer::from_gguf(&gguf).map_err(|e| e.to_string())?;
+    Ok(GgufVocab {
+        model: t.model,
+        pre: t.pre,
+        tokens: t.tokens,
+        scores: t.scores,
+        token_types: t.token_types,
+        merges: t.merges,
+        bos: t.bos,
+        eos: t.eos,
+        unk: t.unk,
+        pad: t.pad,
+        eot: t.eot,
+        add_bos: t.add_bos,
+        add_eos: t.add_eos,
+        add_space_prefix: t.add_space_prefix,
+    })
 }

@@ -2,7 +2,7 @@
 
 use super::Pre;
 
-const NAMES: [&str; 72] = [
+const NAMES: [&str; 71] = [
     "default",
     "gpt-2",
     "phi-2",
@@ -73,7 +73,6 @@ const NAMES: [&str; 72] = [
     "viking",
     "tekken",
     "gpt-4o",
-    "superbpe",
     "chameleon",
 ];
 
