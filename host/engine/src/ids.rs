@@ -37,8 +37,3 @@ id!(
     /// A set of caches with equal specs, sharing block tables; indexes [`crate::ExecutorInfo::groups`].
     GroupId(u32)
 );
-
-impl BlockId {
-    /// Stands in the table of a window group for a block wholly before the window. Never read or written.
-    pub const NONE: Self = Self(u32::MAX);
-}

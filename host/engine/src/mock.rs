@@ -85,8 +85,8 @@ pub struct MockExecutor {
 struct SlotState {
     admission: Admission,
     history: Vec<TokenId>,
-    /// Positions computed; `None` before the first row.
-    computed: Option<u32>,
+    /// Where its next row starts.
+    computed: u32,
 }
 
 /// A launched step.
@@ -172,14 +172,24 @@ impl MockExecutor {
         self.most_in_flight
     }
 
-    fn admit(&mut self, admission: Admission) {
-        let history = admission.tokens.clone();
+    /// A slot begins where its first row does, or, forked, where the row ends from which it samples.
+    fn admit(&mut self, plan: &StepPlan, admission: &Admission) {
+        let slot = admission.slot;
+        let own = plan
+            .rows
+            .iter()
+            .find(|row| row.slot == slot)
+            .map(|row| row.start);
+        let task = plan.samples.iter().find(|task| task.slot == slot);
+        let leader = task.and_then(|task| plan.rows.get(task.row as usize));
+        let computed = own.or(leader.map(|row| row.start + row.len)).unwrap_or(0);
+        let (admission, history) = (admission.clone(), admission.tokens.clone());
         self.slots.insert(
-            admission.slot,
+            slot,
             SlotState {
                 admission,
                 history,
-                computed: None,
+                computed,
             },
         );
     }
@@ -231,7 +241,7 @@ impl MockExecutor {
             })
             .collect::<Result<_, _>>()
             .map_err(|message| failed("launch", format!("slot {}: {message}", row.slot.0)))?;
-        slot.computed = Some(end);
+        slot.computed = end;
         Ok(logits)
     }
 
@@ -285,7 +295,7 @@ impl Executor for MockExecutor {
             self.slots.remove(slot);
         }
         for admission in &plan.admitted {
-            self.admit(admission.clone());
+            self.admit(&plan, admission);
         }
         for row in &plan.rows {
             let tokens = self.input(row)?;
@@ -318,14 +328,6 @@ impl Executor for MockExecutor {
                 logits.last().copied().unwrap_or_default(),
                 row.start + row.len,
             ));
-        }
-        // A slot that samples from another's row shares what that row computed.
-        for task in &plan.samples {
-            if let (Some(slot), Some((_, end))) =
-                (self.slots.get_mut(&task.slot), ends.get(task.row as usize))
-            {
-                slot.computed = Some(*end);
-            }
         }
         let tokens: u32 = plan.rows.iter().map(|row| row.len).sum();
         self.busy_until = self.busy_until.max(self.clock.now())

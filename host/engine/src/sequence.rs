@@ -205,12 +205,12 @@ impl Table {
                 .is_some_and(|entry| entry.as_ref().is_some_and(|block| !block.is_exclusive()))
     }
 
-    /// Block numbers of entries from `start` to `end`.
+    /// Block numbers of entries from `start` to `end`; any valid number where the window has passed.
     pub(crate) fn ids(&self, start: usize, end: usize) -> impl Iterator<Item = BlockId> + '_ {
         let end = end.min(self.entries.len());
         self.entries[start.min(end)..end]
             .iter()
-            .map(|entry| entry.as_ref().map_or(BlockId::NONE, BlockHandle::id))
+            .map(|entry| entry.as_ref().map_or(BlockId(0), BlockHandle::id))
     }
 }
 

@@ -38,6 +38,9 @@ pub struct Admission {
     /// Random numbers.
     pub random: RandomKey,
     /// Block table of each group, in group order; blocks of a prefix hit, or shared by a fork.
+    ///
+    /// Here and while a sequence runs, a window group's entries wholly before the window of its next position mean
+    /// nothing: they are valid numbers, but the blocks are others' by now.
     pub blocks: Vec<Vec<BlockId>>,
 }
 

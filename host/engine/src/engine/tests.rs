@@ -107,7 +107,7 @@ impl Outcome {
     }
 }
 
-/// What a request gets when each choice runs alone, on a large device, unchunked and without a prefix cache.
+/// What a request gets when its choices run one by one, alone on a large device, unchunked and without a prefix cache.
 fn alone(info: &ExecutorInfo, request: &Request) -> Outcome {
     let info = ExecutorInfo {
         groups: info
@@ -118,6 +118,7 @@ fn alone(info: &ExecutorInfo, request: &Request) -> Outcome {
                 ..*group
             })
             .collect(),
+        slots: 1,
         max_step_tokens: 4096,
         ..info.clone()
     };

@@ -77,7 +77,7 @@ impl Contract<'_> {
         }
         let mut touched = Touched::default();
         let owners = self.owners();
-        let mut fresh: BTreeSet<_> = plan
+        let copied: BTreeSet<_> = plan
             .copies
             .iter()
             .map(|copy| (copy.group, copy.to))
@@ -93,7 +93,9 @@ impl Contract<'_> {
             if !touched.slots.insert(row.slot) {
                 return Err(format!("two rows for slot {}", row.slot.0));
             }
-            fresh.extend(&row.new_blocks);
+            let is_new = |block: &(GroupId, BlockId)| {
+                copied.contains(block) || row.new_blocks.contains(block)
+            };
             for (group, block) in self.blocks_of(row, Access::Write) {
                 match owners.get(&(group, block)).map(Vec::as_slice) {
                     Some([owner]) if *owner == row.slot => {}
@@ -108,7 +110,7 @@ impl Contract<'_> {
                     .steps
                     .iter()
                     .find(|step| step.touched.blocks.contains(&(group, block)));
-                if fresh.contains(&(group, block))
+                if is_new(&(group, block))
                     && let Some(step) = user
                 {
                     return Err(format!(
@@ -158,9 +160,9 @@ impl Contract<'_> {
         if matches!(row.input, Input::From { .. }) && row.len != 1 {
             return Err("a sampled token is one token".to_owned());
         }
-        if slot.computed.is_some_and(|computed| computed != row.start) {
+        if slot.computed != row.start {
             return Err(format!(
-                "starts at {}, but {:?} are computed",
+                "starts at {}, but {} are computed",
                 row.start, slot.computed
             ));
         }
@@ -178,10 +180,7 @@ impl Contract<'_> {
             if info.kind == GroupKind::Recurrent && table.len() != 1 {
                 return Err(format!("{} state blocks", table.len()));
             }
-            if table
-                .iter()
-                .any(|block| *block != BlockId::NONE && block.0 >= info.blocks)
-            {
+            if table.iter().any(|block| block.0 >= info.blocks) {
                 return Err(format!("a block of group {} does not exist", group.0));
             }
         }
@@ -194,14 +193,8 @@ impl Contract<'_> {
         let mut owners: HashMap<_, Vec<Slot>> = HashMap::new();
         for (slot, state) in self.slots {
             for ((group, info), table) in layout.groups().zip(&state.admission.blocks) {
-                let reached = u64::from(state.computed.unwrap_or(0));
-                let visible =
-                    layout.first_visible(info, u32::try_from(reached).unwrap_or(u32::MAX));
-                for block in table
-                    .iter()
-                    .skip(visible)
-                    .filter(|block| **block != BlockId::NONE)
-                {
+                let visible = layout.first_visible(info, state.computed);
+                for block in table.iter().skip(visible) {
                     owners.entry((group, *block)).or_default().push(*slot);
                 }
             }
