@@ -32,8 +32,14 @@ impl Config {
     /// Parses a whole document, which must be an object.
     pub fn parse(json: &str) -> Result<Self, Error> {
         match serde_json::from_str(json) {
-            Ok(Value::Object(map)) => Ok(Self { map, path: String::new() }),
-            Ok(other) => Err(Error::config(format!("expected a JSON object, found {}", kind(&other)))),
+            Ok(Value::Object(map)) => Ok(Self {
+                map,
+                path: String::new(),
+            }),
+            Ok(other) => Err(Error::config(format!(
+                "expected a JSON object, found {}",
+                kind(&other)
+            ))),
             Err(e) => Err(Error::config(format!("not JSON: {e}"))),
         }
     }
@@ -67,7 +73,12 @@ impl Config {
         }
     }
 
-    fn opt<T>(&self, key: &str, what: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<T>, Error> {
+    fn opt<T>(
+        &self,
+        key: &str,
+        what: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
         match self.get(key) {
             None => Ok(None),
             Some(v) => read(v).map(Some).ok_or_else(|| self.wrong(key, what)),
@@ -126,26 +137,35 @@ impl Config {
 
     /// `true` or `false` with a default.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool, Error> {
-        Ok(self.opt(key, "true or false", Value::as_bool)?.unwrap_or(default))
+        Ok(self
+            .opt(key, "true or false", Value::as_bool)?
+            .unwrap_or(default))
     }
 
     /// A string, if present.
     pub fn opt_str(&self, key: &str) -> Result<Option<&str>, Error> {
         match self.get(key) {
             None => Ok(None),
-            Some(v) => v.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string")),
+            Some(v) => v
+                .as_str()
+                .map(Some)
+                .ok_or_else(|| self.wrong(key, "a string")),
         }
     }
 
     /// A string that must be present.
     pub fn str(&self, key: &str) -> Result<&str, Error> {
-        self.opt_str(key)?.ok_or_else(|| self.wrong(key, "a string"))
+        self.opt_str(key)?
+            .ok_or_else(|| self.wrong(key, "a string"))
     }
 
     /// A list of finite numbers, if present.
     pub fn opt_f32s(&self, key: &str) -> Result<Option<Vec<f32>>, Error> {
         self.opt(key, "a list of numbers", |v| {
-            v.as_array()?.iter().map(|x| x.as_f64().map(|x| x as f32)).collect()
+            v.as_array()?
+                .iter()
+                .map(|x| x.as_f64().map(|x| x as f32))
+                .collect()
         })
     }
 
@@ -164,7 +184,12 @@ impl Config {
     /// An object inside this one, if present.
     pub fn object(&self, key: &str) -> Result<Option<Self>, Error> {
         self.opt(key, "an object", |v| v.as_object().cloned())
-            .map(|map| map.map(|map| Self { map, path: format!("{}{key}.", self.path) }))
+            .map(|map| {
+                map.map(|map| Self {
+                    map,
+                    path: format!("{}{key}.", self.path),
+                })
+            })
     }
 
     /// Refuses the field unless it is absent or equals one of `known`: for settings that change the maths and that this
@@ -173,14 +198,25 @@ impl Config {
         match self.get(key) {
             Some(v) if !known.contains(v) => {
                 let list: Vec<_> = known.iter().map(Value::to_string).collect();
-                Err(self.wrong(key, &format!("{}, since this guest implements nothing else", list.join(" or "))))
+                Err(self.wrong(
+                    key,
+                    &format!(
+                        "{}, since this guest implements nothing else",
+                        list.join(" or ")
+                    ),
+                ))
             }
             _ => Ok(()),
         }
     }
 
     /// One name of `layer_types` per layer, checked against `known`; `default(i)` where the config has no list.
-    pub fn layer_types(&self, layers: u32, known: &[&str], default: impl Fn(u32) -> String) -> Result<Vec<String>, Error> {
+    pub fn layer_types(
+        &self,
+        layers: u32,
+        known: &[&str],
+        default: impl Fn(u32) -> String,
+    ) -> Result<Vec<String>, Error> {
         let Some(types) = self.opt_strs("layer_types")? else {
             return Ok((0..layers).map(default).collect());
         };
@@ -208,7 +244,11 @@ const NUMBER: &str = "a number";
 
 /// Some exporters write counts as `2.0`.
 fn as_u32(v: &Value) -> Option<u32> {
-    let n = v.as_u64().or_else(|| v.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0 && *x < 4e9).map(|x| x as u64))?;
+    let n = v.as_u64().or_else(|| {
+        v.as_f64()
+            .filter(|x| x.fract() == 0.0 && *x >= 0.0 && *x < 4e9)
+            .map(|x| x as u64)
+    })?;
     u32::try_from(n).ok()
 }
 

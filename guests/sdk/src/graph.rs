@@ -26,13 +26,14 @@ pub mod bindings {
 pub use bindings::exports::guesthouse::graph::model::ModelInfo;
 pub use bindings::guesthouse::common::types::{Attr, AttrValue};
 pub use bindings::guesthouse::graph::builder::{
-    self, Activation, AttentionParams, Cache, CacheKind, CacheSpec, ExpertsParams, Gate, GateLayout, LatentParams,
-    Llama3, Longrope, Mask, NormRounding, Pooling, PositionScheme, RmsNormParams, RopeParams, RopeScaling, RopeStyle,
-    RouteGroups, RouteParams, RouteScores, Sharding, Value, ValueType, Weight, Yarn,
+    self, Activation, AttentionParams, Cache, CacheKind, CacheSpec, ExpertsParams, Gate,
+    GateLayout, LatentParams, Llama3, Longrope, Mask, NormRounding, Pooling, PositionScheme,
+    RmsNormParams, RopeParams, RopeScaling, RopeStyle, RouteGroups, RouteParams, RouteScores,
+    Sharding, Value, ValueType, Weight, Yarn,
 };
 pub use decoder::{Dims, activation, attention, kv_cache, merge_heads, split_heads};
 pub use rope::{Rope, yarn_mscale};
-pub use scope::{Linear, Scope};
+pub use scope::{Bias, Linear, Scope};
 
 crate::error::into_wit_error!(bindings::guesthouse::common::types::Error);
 
@@ -55,7 +56,10 @@ pub fn build<M: Model>(config: &str) -> Result<ModelInfo, Error> {
     let named = config.opt_strs("architectures")?.unwrap_or_default();
     match named.iter().find(|n| M::ARCHITECTURES.contains(n)) {
         Some(architecture) => M::build(architecture, &config),
-        None => Err(config.wrong("architectures", &format!("a list with one of {}", M::ARCHITECTURES.join(", ")))),
+        None => Err(config.wrong(
+            "architectures",
+            &format!("a list with one of {}", M::ARCHITECTURES.join(", ")),
+        )),
     }
 }
 

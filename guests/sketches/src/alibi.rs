@@ -18,7 +18,12 @@ pub(crate) fn mpt(heads: u32, max: f64) -> Weight {
     let slopes: Vec<f32> = if whole == heads {
         (0..heads).map(slope).collect()
     } else {
-        (1..whole).step_by(2).chain((0..whole).step_by(2)).take(heads as usize).map(slope).collect()
+        (1..whole)
+            .step_by(2)
+            .chain((0..whole).step_by(2))
+            .take(heads as usize)
+            .map(slope)
+            .collect()
     };
     builder::constant(&[heads], &slopes)
 }

@@ -11,15 +11,24 @@ const NORM_HEAD_VOCAB: u32 = 125_696;
 
 pub(crate) fn build(config: &Config) -> Result<Sizes, Error> {
     let (vocab, hidden) = (config.size("vocab_size")?, config.size("hidden_size")?);
-    let (heads, eps) = (config.size("num_attention_heads")?, config.f32_or("rms_norm_eps", 1e-6)?);
+    let (heads, eps) = (
+        config.size("num_attention_heads")?,
+        config.f32_or("rms_norm_eps", 1e-6)?,
+    );
     let ffn = config.size("intermediate_size")?;
     if hidden == 4096 {
-        return Err(config.wrong("hidden_size", "5120, since the 7B models rotate and this guest implements the 13B ones"));
+        return Err(config.wrong(
+            "hidden_size",
+            "5120, since the 7B models rotate and this guest implements the 13B ones",
+        ));
     }
 
     let root = Scope::root("");
     let model = root.enter("model");
-    let mut x = builder::embedding(model.param("embed_tokens.weight", &[vocab, hidden]), builder::token_ids());
+    let mut x = builder::embedding(
+        model.param("embed_tokens.weight", &[vocab, hidden]),
+        builder::token_ids(),
+    );
     for i in 0..config.size("num_hidden_layers")? {
         let at = model.enter(format_args!("layers.{i}"));
         let h = at.rms_norm("input_layernorm", x, hidden, eps);
@@ -42,7 +51,10 @@ fn attend(at: &Scope, x: Value, hidden: u32, heads: u32) -> Value {
     let project = |i| split_heads(part(&fused, i * hidden, hidden).apply(x), heads, head_dim);
     let (q, k, v) = (project(0), project(1), project(2));
     let scale = f64::from(head_dim).sqrt().recip() as f32;
-    let params = AttentionParams { alibi: Some(alibi::paper(heads)), ..attention(scale, None) };
+    let params = AttentionParams {
+        alibi: Some(alibi::paper(heads)),
+        ..attention(scale, None)
+    };
     let o = builder::attention(q, k, v, kv_cache(heads, head_dim, None), &params);
     plain(at, "o_proj", hidden, hidden, Sharding::Row).apply(merge_heads(o, hidden))
 }

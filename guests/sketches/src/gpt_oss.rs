@@ -2,8 +2,9 @@
 
 use crate::{Sizes, plain};
 use guesthouse_sdk::graph::{
-    AttentionParams, Dims, ExpertsParams, Gate, GateLayout, PositionScheme, Rope, RopeParams, RouteParams, RouteScores, Scope,
-    Sharding, Value, Weight, attention, builder, kv_cache, merge_heads, split_heads,
+    AttentionParams, Dims, ExpertsParams, Gate, GateLayout, PositionScheme, Rope, RopeParams,
+    RouteParams, RouteScores, Scope, Sharding, Value, Weight, attention, builder, kv_cache,
+    merge_heads, split_heads,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -21,7 +22,9 @@ pub(crate) fn build(config: &Config) -> Result<Sizes, Error> {
     let d = Dims::from_config(config)?;
     let rope = Rope::from_config(config)?.params(d.head_dim);
     let window = config.opt_size("sliding_window")?.unwrap_or(128);
-    let types = config.layer_types(d.layers, &[FULL, SLIDING], |i| if i % 2 == 0 { SLIDING } else { FULL }.into())?;
+    let types = config.layer_types(d.layers, &[FULL, SLIDING], |i| {
+        if i % 2 == 0 { SLIDING } else { FULL }.into()
+    })?;
     let moe = Moe {
         experts: config.size("num_local_experts")?,
         top_k: config.size("num_experts_per_tok")?,
@@ -31,12 +34,18 @@ pub(crate) fn build(config: &Config) -> Result<Sizes, Error> {
     let root = Scope::root("");
     let model = root.enter("model");
     let positions = builder::positions(&PositionScheme::Standard);
-    let mut x = builder::embedding(model.param("embed_tokens.weight", &[d.vocab, d.hidden]), builder::token_ids());
+    let mut x = builder::embedding(
+        model.param("embed_tokens.weight", &[d.vocab, d.hidden]),
+        builder::token_ids(),
+    );
     for (i, kind) in types.iter().enumerate() {
         let at = model.enter(format_args!("layers.{i}"));
         let window = (kind == SLIDING).then_some(window);
         let h = at.rms_norm("input_layernorm", x, d.hidden, d.eps);
-        x = builder::add(x, attend(&at.enter("self_attn"), h, positions, &d, &rope, window));
+        x = builder::add(
+            x,
+            attend(&at.enter("self_attn"), h, positions, &d, &rope, window),
+        );
         let h = at.rms_norm("post_attention_layernorm", x, d.hidden, d.eps);
         x = builder::add(x, mixture(&at.enter("mlp"), h, &d, &moe));
     }
@@ -45,21 +54,41 @@ pub(crate) fn build(config: &Config) -> Result<Sizes, Error> {
     Ok((d.vocab, d.max_position))
 }
 
-fn attend(at: &Scope, x: Value, positions: Value, d: &Dims, rope: &RopeParams, window: Option<u32>) -> Value {
+fn attend(
+    at: &Scope,
+    x: Value,
+    positions: Value,
+    d: &Dims,
+    rope: &RopeParams,
+    window: Option<u32>,
+) -> Value {
     let project = |name, heads| {
         let linear = at.biased(name, heads * d.head_dim, d.hidden, Sharding::Column);
         split_heads(linear.apply(x), heads, d.head_dim)
     };
-    let (q, k, v) = (project("q_proj", d.heads), project("k_proj", d.kv_heads), project("v_proj", d.kv_heads));
-    let (q, k) = (builder::rope(q, positions, rope), builder::rope(k, positions, rope));
+    let (q, k, v) = (
+        project("q_proj", d.heads),
+        project("k_proj", d.kv_heads),
+        project("v_proj", d.kv_heads),
+    );
+    let (q, k) = (
+        builder::rope(q, positions, rope),
+        builder::rope(k, positions, rope),
+    );
     let sinks = Some(at.param("sinks", &[d.heads]));
-    let params = AttentionParams { sinks, ..attention(d.scale(), window) };
+    let params = AttentionParams {
+        sinks,
+        ..attention(d.scale(), window)
+    };
     let o = builder::attention(q, k, v, kv_cache(d.kv_heads, d.head_dim, window), &params);
-    at.biased("o_proj", d.hidden, d.q(), Sharding::Row).apply(merge_heads(o, d.q()))
+    at.biased("o_proj", d.hidden, d.q(), Sharding::Row)
+        .apply(merge_heads(o, d.q()))
 }
 
 fn mixture(at: &Scope, x: Value, d: &Dims, m: &Moe) -> Value {
-    let logits = at.biased("router", m.experts, d.hidden, Sharding::Replicated).apply(x);
+    let logits = at
+        .biased("router", m.experts, d.hidden, Sharding::Replicated)
+        .apply(x);
     let params = RouteParams {
         top_k: m.top_k,
         scores: RouteScores::SoftmaxOfChosen,

@@ -12,8 +12,8 @@
 //! with transformers at toy size (`tests/golden/sketches.py`).
 
 use guesthouse_sdk::graph::{
-    Activation, Cache, CacheKind, CacheSpec, ExpertsParams, Gate, GateLayout, Linear, Model, ModelInfo, Scope, Sharding,
-    Value, Weight, builder,
+    Activation, Cache, CacheKind, CacheSpec, ExpertsParams, Gate, GateLayout, Linear, Model,
+    ModelInfo, Scope, Sharding, Value, Weight, builder,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -50,7 +50,12 @@ impl Model for Sketches {
             "Qwen3NextForCausalLM" => qwen3_next::build(config)?,
             _ => mpt::build(config)?,
         };
-        Ok(ModelInfo { architecture: architecture.into(), vocab_size, max_position, ext: vec![] })
+        Ok(ModelInfo {
+            architecture: architecture.into(),
+            vocab_size,
+            max_position,
+            ext: vec![],
+        })
     }
 }
 
@@ -59,29 +64,50 @@ type Sizes = (u32, u32);
 
 /// `{name}.weight`, without looking for a bias.
 fn plain(at: &Scope, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {
-    Linear { weight: at.param(&format!("{name}.weight"), &[out, inp]), bias: None, sharding }
+    Linear {
+        weight: at.param(&format!("{name}.weight"), &[out, inp]),
+        bias: None,
+        sharding,
+    }
 }
 
 /// Rows `start..start + len` of a linear that holds several.
 fn part(of: &Linear, start: u32, len: u32) -> Linear {
     let bias = of.bias.map(|b| builder::rows(b, start, len));
-    Linear { weight: builder::rows(of.weight, start, len), bias, ..*of }
+    Linear {
+        weight: builder::rows(of.weight, start, len),
+        bias,
+        ..*of
+    }
 }
 
 /// SwiGLU with Llama's names.
 fn swiglu(at: &Scope, x: Value, hidden: u32, ffn: u32) -> Value {
     let up = |name| plain(at, name, ffn, hidden, Sharding::Column).apply(x);
-    let y = builder::gated(up("gate_proj"), up("up_proj"), Gate::Plain(Activation::Silu));
+    let y = builder::gated(
+        up("gate_proj"),
+        up("up_proj"),
+        Gate::Plain(Activation::Silu),
+    );
     plain(at, "down_proj", hidden, ffn, Sharding::Row).apply(y)
 }
 
 /// Experts that the checkpoint stores one by one, as a merged layer.
 fn stacked_experts(at: &Scope, count: u32, hidden: u32, ffn: u32) -> ExpertsParams {
-    let each = |e: u32, name: &str, shape: [u32; 2]| at.param(&format!("experts.{e}.{name}.weight"), &shape);
+    let each = |e: u32, name: &str, shape: [u32; 2]| {
+        at.param(&format!("experts.{e}.{name}.weight"), &shape)
+    };
     let rows: Vec<Weight> = (0..count)
-        .flat_map(|e| [each(e, "gate_proj", [ffn, hidden]), each(e, "up_proj", [ffn, hidden])])
+        .flat_map(|e| {
+            [
+                each(e, "gate_proj", [ffn, hidden]),
+                each(e, "up_proj", [ffn, hidden]),
+            ]
+        })
         .collect();
-    let down: Vec<Weight> = (0..count).map(|e| each(e, "down_proj", [hidden, ffn])).collect();
+    let down: Vec<Weight> = (0..count)
+        .map(|e| each(e, "down_proj", [hidden, ffn]))
+        .collect();
     ExpertsParams {
         gate_up: builder::reshape_weight(builder::concat_rows(&rows), &[count, 2 * ffn, hidden]),
         gate_up_bias: None,

@@ -2,7 +2,8 @@
 
 use crate::{Sizes, alibi, part, plain};
 use guesthouse_sdk::graph::{
-    Activation, AttentionParams, Scope, Sharding, Value, attention, builder, kv_cache, merge_heads, split_heads,
+    Activation, AttentionParams, Scope, Sharding, Value, attention, builder, kv_cache, merge_heads,
+    split_heads,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -20,7 +21,9 @@ struct Dims {
 pub(crate) fn build(config: &Config) -> Result<Sizes, Error> {
     let (vocab, hidden) = (config.size("vocab_size")?, config.size("d_model")?);
     let heads = config.size("n_heads")?;
-    let inner = config.object("attn_config")?.unwrap_or(Config::parse("{}")?);
+    let inner = config
+        .object("attn_config")?
+        .unwrap_or(Config::parse("{}")?);
     let head_dim = hidden / heads;
     let d = Dims {
         hidden,
@@ -29,28 +32,46 @@ pub(crate) fn build(config: &Config) -> Result<Sizes, Error> {
         eps: config.f32_or("layer_norm_epsilon", 1e-5)?,
         clip: inner.opt_f32("clip_qkv")?,
         qk_norm: inner.flag("qk_ln", false)?,
-        alibi_max: if inner.flag("alibi", true)? { Some(inner.opt_f64("alibi_bias_max")?.unwrap_or(8.0)) } else { None },
+        alibi_max: if inner.flag("alibi", true)? {
+            Some(inner.opt_f64("alibi_bias_max")?.unwrap_or(8.0))
+        } else {
+            None
+        },
         scale: match inner.opt_f32("softmax_scale")? {
             Some(s) => s,
             None => f64::from(head_dim).sqrt().recip() as f32,
         },
     };
     if inner.flag("prefix_lm", false)? {
-        return Err(inner.wrong("prefix_lm", "false, since this guest implements nothing else"));
+        return Err(inner.wrong(
+            "prefix_lm",
+            "false, since this guest implements nothing else",
+        ));
     }
     let ffn = hidden * config.opt_size("expansion_ratio")?.unwrap_or(4);
 
     let model = Scope::root("transformer");
     let table = model.param("wte.weight", &[vocab, hidden]);
     let mut x = builder::embedding(table, builder::token_ids());
-    let norm = |at: &Scope, name: &str, x| builder::layer_norm(x, Some(at.param(name, &[hidden])), None, d.eps);
+    let norm = |at: &Scope, name: &str, x| {
+        builder::layer_norm(x, Some(at.param(name, &[hidden])), None, d.eps)
+    };
     for i in 0..config.size("n_layers")? {
         let at = model.enter(format_args!("blocks.{i}"));
-        x = builder::add(x, attend(&at.enter("attn"), norm(&at, "norm_1.weight", x), &d));
+        x = builder::add(
+            x,
+            attend(&at.enter("attn"), norm(&at, "norm_1.weight", x), &d),
+        );
         let h = norm(&at, "norm_2.weight", x);
         let at = at.enter("ffn");
-        let h = builder::activate(plain(&at, "up_proj", ffn, hidden, Sharding::Column).apply(h), Activation::Gelu);
-        x = builder::add(x, plain(&at, "down_proj", hidden, ffn, Sharding::Row).apply(h));
+        let h = builder::activate(
+            plain(&at, "up_proj", ffn, hidden, Sharding::Column).apply(h),
+            Activation::Gelu,
+        );
+        x = builder::add(
+            x,
+            plain(&at, "down_proj", hidden, ffn, Sharding::Row).apply(h),
+        );
     }
     let x = norm(&model, "norm_f.weight", builder::gather_outputs(x));
     let mut logits = builder::linear(x, table, None, Sharding::Column);
@@ -73,13 +94,20 @@ fn attend(at: &Scope, x: Value, d: &Dims) -> Value {
     };
     // Over all heads at once.
     let norm = |name: &str, x| {
-        if d.qk_norm { builder::layer_norm(x, Some(at.param(name, &[d.hidden])), None, d.eps) } else { x }
+        if d.qk_norm {
+            builder::layer_norm(x, Some(at.param(name, &[d.hidden])), None, d.eps)
+        } else {
+            x
+        }
     };
     let q = split_heads(norm("q_ln.weight", project(0)), d.heads, d.head_dim);
     let k = split_heads(norm("k_ln.weight", project(1)), d.heads, d.head_dim);
     let v = split_heads(project(2), d.heads, d.head_dim);
     let alibi = d.alibi_max.map(|max| alibi::mpt(d.heads, max));
-    let params = AttentionParams { alibi, ..attention(d.scale, None) };
+    let params = AttentionParams {
+        alibi,
+        ..attention(d.scale, None)
+    };
     let o = builder::attention(q, k, v, kv_cache(d.heads, d.head_dim, None), &params);
     plain(at, "out_proj", d.hidden, d.hidden, Sharding::Row).apply(merge_heads(o, d.hidden))
 }

@@ -1,8 +1,8 @@
 //! `GPT2LMHeadModel`: learned positions, layer norms, and linears stored the other way round.
 
 use guesthouse_sdk::graph::{
-    Activation, Linear, Model, ModelInfo, PositionScheme, Scope, Sharding, Value, activation, attention, builder,
-    kv_cache, merge_heads, split_heads,
+    Activation, Linear, Model, ModelInfo, PositionScheme, Scope, Sharding, Value, activation,
+    attention, builder, kv_cache, merge_heads, split_heads,
 };
 use guesthouse_sdk::{Config, Error};
 use serde_json::json;
@@ -14,12 +14,24 @@ impl Model for Gpt2 {
 
     fn build(architecture: &str, config: &Config) -> Result<ModelInfo, Error> {
         config.only("add_cross_attention", &[json!(false)])?;
-        let either = |new, old| if config.get(new).is_some() { config.size(new) } else { config.size(old) };
+        let either = |new, old| {
+            if config.get(new).is_some() {
+                config.size(new)
+            } else {
+                config.size(old)
+            }
+        };
         let (vocab, hidden) = (config.size("vocab_size")?, either("n_embd", "hidden_size")?);
-        let (layers, heads) = (either("n_layer", "num_hidden_layers")?, either("n_head", "num_attention_heads")?);
+        let (layers, heads) = (
+            either("n_layer", "num_hidden_layers")?,
+            either("n_head", "num_attention_heads")?,
+        );
         let positions = either("n_positions", "max_position_embeddings")?;
         if hidden % heads != 0 || hidden > 1 << 24 {
-            return Err(config.wrong("n_embd", &format!("a multiple of n_head, {heads}, up to 2^24")));
+            return Err(config.wrong(
+                "n_embd",
+                &format!("a multiple of n_head, {heads}, up to 2^24"),
+            ));
         }
         let head_dim = hidden / heads;
         let block = Block {
@@ -28,7 +40,11 @@ impl Model for Gpt2 {
             head_dim,
             ffn: config.opt_size("n_inner")?.unwrap_or(4 * hidden),
             eps: config.f32_or("layer_norm_epsilon", 1e-5)?,
-            scale: if config.flag("scale_attn_weights", true)? { f64::from(head_dim).sqrt().recip() } else { 1.0 },
+            scale: if config.flag("scale_attn_weights", true)? {
+                f64::from(head_dim).sqrt().recip()
+            } else {
+                1.0
+            },
             scale_by_layer: config.flag("scale_attn_by_inverse_layer_idx", false)?,
             act: activation(config, "activation_function", "gelu_new")?,
             storage: match config.object("guesthouse")? {
@@ -49,10 +65,17 @@ impl Model for Gpt2 {
         let logits = if config.flag("tie_word_embeddings", true)? {
             builder::linear(x, table, None, Sharding::Column)
         } else {
-            Scope::root("").linear("lm_head", vocab, hidden, Sharding::Column).apply(x)
+            Scope::root("")
+                .linear("lm_head", vocab, hidden, Sharding::Column)
+                .apply(x)
         };
         builder::output_logits(logits);
-        Ok(ModelInfo { architecture: architecture.into(), vocab_size: vocab, max_position: positions, ext: vec![] })
+        Ok(ModelInfo {
+            architecture: architecture.into(),
+            vocab_size: vocab,
+            max_position: positions,
+            ext: vec![],
+        })
     }
 }
 
@@ -83,24 +106,45 @@ impl Block {
         let x = builder::add(self.attention(&at.enter("attn"), h, index), x);
         let h = at.layer_norm("ln_2", x, self.hidden, self.eps);
         let at = at.enter("mlp");
-        let h = self.linear(&at, "c_fc", self.ffn, self.hidden, Sharding::Column).apply(h);
+        let h = self
+            .linear(&at, "c_fc", self.ffn, self.hidden, Sharding::Column)
+            .apply(h);
         let h = builder::activate(h, self.act);
-        builder::add(x, self.linear(&at, "c_proj", self.hidden, self.ffn, Sharding::Row).apply(h))
+        builder::add(
+            x,
+            self.linear(&at, "c_proj", self.hidden, self.ffn, Sharding::Row)
+                .apply(h),
+        )
     }
 
     fn attention(&self, at: &Scope, x: Value, index: u32) -> Value {
-        let Self { hidden, heads, head_dim, .. } = *self;
+        let Self {
+            hidden,
+            heads,
+            head_dim,
+            ..
+        } = *self;
         let fused = self.linear(at, "c_attn", 3 * hidden, hidden, Sharding::Column);
         let part = |i| {
             let bias = fused.bias.map(|b| builder::rows(b, i * hidden, hidden));
-            let part = Linear { weight: builder::rows(fused.weight, i * hidden, hidden), bias, ..fused };
+            let part = Linear {
+                weight: builder::rows(fused.weight, i * hidden, hidden),
+                bias,
+                ..fused
+            };
             split_heads(part.apply(x), heads, head_dim)
         };
         let (q, k, v) = (part(0), part(1), part(2));
-        let scale = self.scale / if self.scale_by_layer { f64::from(index + 1) } else { 1.0 };
+        let scale = self.scale
+            / if self.scale_by_layer {
+                f64::from(index + 1)
+            } else {
+                1.0
+            };
         let cache = kv_cache(heads, head_dim, None);
         let o = builder::attention(q, k, v, cache, &attention(scale as f32, None));
-        self.linear(at, "c_proj", hidden, hidden, Sharding::Row).apply(merge_heads(o, hidden))
+        self.linear(at, "c_proj", hidden, hidden, Sharding::Row)
+            .apply(merge_heads(o, hidden))
     }
 
     fn linear(&self, at: &Scope, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {

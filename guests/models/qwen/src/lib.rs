@@ -1,8 +1,8 @@
 //! `Qwen2ForCausalLM` (Qwen 1.5, 2, 2.5: biased Q, K and V) and `Qwen3ForCausalLM` (norms on Q and K).
 
 use guesthouse_sdk::graph::{
-    Activation, Dims, Gate, Model, ModelInfo, PositionScheme, Rope, RopeParams, Scope, Sharding, Value, activation,
-    attention, builder, kv_cache, merge_heads, split_heads,
+    Activation, Bias, Dims, Model, ModelInfo, PositionScheme, Rope, RopeParams, Scope, Sharding,
+    Value, activation, attention, builder, kv_cache, merge_heads, split_heads,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -21,15 +21,20 @@ impl Model for Qwen {
             dims.head_dim = 128;
         }
         if config.flag("use_mrope", false)? {
-            return Err(config.wrong("use_mrope", "false, since this guest has no positions in three dimensions"));
+            return Err(config.wrong(
+                "use_mrope",
+                "false, since this guest has no positions in three dimensions",
+            ));
         }
         let rope = Rope::from_config(config)?.params(dims.head_dim);
         let windows = windows(config, dims.layers)?;
+        // Qwen 2 has no such field, and biases on Q, K and V always.
+        let bias = Bias::from_config(config, "attention_bias")?;
         let layer = Layer {
             dims,
             act: activation(config, "hidden_act", "silu")?,
-            qkv_bias: !qwen3 || config.flag("attention_bias", false)?,
-            o_bias: qwen3 && config.flag("attention_bias", false)?,
+            qkv_bias: if qwen3 { bias } else { Bias::Required },
+            o_bias: bias,
             qk_norm: qwen3,
         };
 
@@ -39,21 +44,18 @@ impl Model for Qwen {
         let positions = builder::positions(&PositionScheme::Standard);
         let mut x = builder::embedding(table, builder::token_ids());
         for (i, window) in windows.into_iter().enumerate() {
-            x = layer.build(&model.enter(format_args!("layers.{i}")), x, positions, &rope, window);
+            x = layer.build(
+                &model.enter(format_args!("layers.{i}")),
+                x,
+                positions,
+                &rope,
+                window,
+            );
         }
         let x = model.rms_norm("norm", builder::gather_outputs(x), dims.hidden, dims.eps);
-        let logits = if config.flag("tie_word_embeddings", false)? {
-            builder::linear(x, table, None, Sharding::Column)
-        } else {
-            root.linear("lm_head", dims.vocab, dims.hidden, Sharding::Column).apply(x)
-        };
-        builder::output_logits(logits);
-        Ok(ModelInfo {
-            architecture: architecture.into(),
-            vocab_size: dims.vocab,
-            max_position: dims.max_position,
-            ext: vec![],
-        })
+        let tied = config.flag("tie_word_embeddings", false)?.then_some(table);
+        builder::output_logits(dims.logits(x, tied, &root));
+        Ok(dims.info(architecture))
     }
 }
 
@@ -65,51 +67,82 @@ fn windows(config: &Config, layers: u32) -> Result<Vec<Option<u32>>, Error> {
         false => None,
     };
     let full_layers = config.u32_or("max_window_layers", 28)?;
-    let types = config.layer_types(layers, &[FULL, SLIDING], |i| if i < full_layers { FULL } else { SLIDING }.into())?;
-    Ok(types.iter().map(|t| window.filter(|_| t == SLIDING)).collect())
+    let types = config.layer_types(layers, &[FULL, SLIDING], |i| {
+        if i < full_layers { FULL } else { SLIDING }.into()
+    })?;
+    Ok(types
+        .iter()
+        .map(|t| window.filter(|_| t == SLIDING))
+        .collect())
 }
 
 /// Pre-norm attention and SwiGLU.
 struct Layer {
     dims: Dims,
     act: Activation,
-    qkv_bias: bool,
-    o_bias: bool,
+    qkv_bias: Bias,
+    o_bias: Bias,
     qk_norm: bool,
 }
 
 impl Layer {
-    fn build(&self, at: &Scope, x: Value, positions: Value, rope: &RopeParams, window: Option<u32>) -> Value {
+    fn build(
+        &self,
+        at: &Scope,
+        x: Value,
+        positions: Value,
+        rope: &RopeParams,
+        window: Option<u32>,
+    ) -> Value {
         let d = &self.dims;
         let h = at.rms_norm("input_layernorm", x, d.hidden, d.eps);
         let h = self.attention(&at.enter("self_attn"), h, positions, rope, window);
         let x = builder::add(x, h);
         let h = at.rms_norm("post_attention_layernorm", x, d.hidden, d.eps);
-        builder::add(x, self.mlp(&at.enter("mlp"), h))
+        builder::add(
+            x,
+            at.enter("mlp")
+                .gated_mlp(h, &self.dims, self.act, Bias::IfPresent),
+        )
     }
 
-    fn attention(&self, at: &Scope, x: Value, positions: Value, rope: &RopeParams, window: Option<u32>) -> Value {
+    fn attention(
+        &self,
+        at: &Scope,
+        x: Value,
+        positions: Value,
+        rope: &RopeParams,
+        window: Option<u32>,
+    ) -> Value {
         let d = &self.dims;
         let project = |name, heads| {
-            let linear = at.linear_if(self.qkv_bias, name, heads * d.head_dim, d.hidden, Sharding::Column);
+            let linear = at.linear_with(
+                self.qkv_bias,
+                name,
+                heads * d.head_dim,
+                d.hidden,
+                Sharding::Column,
+            );
             split_heads(linear.apply(x), heads, d.head_dim)
         };
-        let (q, k, v) = (project("q_proj", d.heads), project("k_proj", d.kv_heads), project("v_proj", d.kv_heads));
+        let (q, k, v) = (
+            project("q_proj", d.heads),
+            project("k_proj", d.kv_heads),
+            project("v_proj", d.kv_heads),
+        );
         let turn = |name, x| {
-            let x = if self.qk_norm { at.rms_norm(name, x, d.head_dim, d.eps) } else { x };
+            let x = if self.qk_norm {
+                at.rms_norm(name, x, d.head_dim, d.eps)
+            } else {
+                x
+            };
             builder::rope(x, positions, rope)
         };
         let (q, k) = (turn("q_norm", q), turn("k_norm", k));
         let cache = kv_cache(d.kv_heads, d.head_dim, window);
         let o = builder::attention(q, k, v, cache, &attention(d.scale(), window));
-        at.linear_if(self.o_bias, "o_proj", d.hidden, d.q(), Sharding::Row).apply(merge_heads(o, d.q()))
-    }
-
-    fn mlp(&self, at: &Scope, x: Value) -> Value {
-        let d = &self.dims;
-        let up = |name| at.linear(name, d.ffn, d.hidden, Sharding::Column).apply(x);
-        let y = builder::gated(up("gate_proj"), up("up_proj"), Gate::Plain(self.act));
-        at.linear("down_proj", d.hidden, d.ffn, Sharding::Row).apply(y)
+        at.linear_with(self.o_bias, "o_proj", d.hidden, d.q(), Sharding::Row)
+            .apply(merge_heads(o, d.q()))
     }
 }
 

@@ -57,8 +57,14 @@ fn text_is_the_nested_part_or_all() {
 #[test]
 fn only_refuses_what_is_not_implemented() {
     let c = config(json!({"hidden_act": "relu", "x": "silu"}));
-    let e = c.only("hidden_act", &[json!("silu"), json!("swish")]).unwrap_err().to_string();
-    assert!(e.starts_with("invalid config: hidden_act is \"relu\"; expected \"silu\" or \"swish\""), "{e}");
+    let e = c
+        .only("hidden_act", &[json!("silu"), json!("swish")])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        e.starts_with("invalid config: hidden_act is \"relu\"; expected \"silu\" or \"swish\""),
+        "{e}"
+    );
     c.only("x", &[json!("silu")]).unwrap();
     c.only("absent", &[json!("silu")]).unwrap();
 }
@@ -67,11 +73,20 @@ fn only_refuses_what_is_not_implemented() {
 fn layer_types_are_counted_and_known() {
     let known = ["full_attention", "sliding_attention"];
     let c = config(json!({"layer_types": ["full_attention", "sliding_attention"]}));
-    assert_eq!(c.layer_types(2, &known, |_| unreachable!()).unwrap()[1], "sliding_attention");
+    assert_eq!(
+        c.layer_types(2, &known, |_| unreachable!()).unwrap()[1],
+        "sliding_attention"
+    );
     assert!(c.layer_types(3, &known, |_| String::new()).is_err());
-    assert!(c.layer_types(2, &["full_attention"], |_| String::new()).is_err());
+    assert!(
+        c.layer_types(2, &["full_attention"], |_| String::new())
+            .is_err()
+    );
     let c = config(json!({}));
-    assert_eq!(c.layer_types(2, &known, |i| i.to_string()).unwrap(), ["0", "1"]);
+    assert_eq!(
+        c.layer_types(2, &known, |i| i.to_string()).unwrap(),
+        ["0", "1"]
+    );
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What nearly every decoder repeats.
 
-use super::builder::{self, Activation, AttentionParams, Cache, CacheKind, CacheSpec, Mask, Value};
+use super::builder::{
+    self, Activation, AttentionParams, Cache, CacheKind, CacheSpec, Mask, Sharding, Value, Weight,
+};
+use super::{ModelInfo, Scope};
 use crate::{Config, Error};
 
 /// The sizes that configs of the Llama kind state.
@@ -36,7 +39,12 @@ impl Dims {
         let head_dim = match config.opt_size("head_dim")? {
             Some(d) => d,
             None if hidden % heads == 0 => hidden / heads,
-            None => return Err(config.wrong("hidden_size", &format!("a multiple of num_attention_heads, {heads}"))),
+            None => {
+                return Err(config.wrong(
+                    "hidden_size",
+                    &format!("a multiple of num_attention_heads, {heads}"),
+                ));
+            }
         };
         let dims = Self {
             hidden,
@@ -75,8 +83,15 @@ impl Dims {
             let want = format!("a divisor of num_attention_heads, {}", self.heads);
             return Err(config.wrong("num_key_value_heads", &want));
         }
-        if self.heads.checked_mul(self.head_dim).is_none_or(|q| q > 1 << 24) {
-            return Err(config.wrong("num_attention_heads", "a number of heads whose elements are at most 2^24"));
+        if self
+            .heads
+            .checked_mul(self.head_dim)
+            .is_none_or(|q| q > 1 << 24)
+        {
+            return Err(config.wrong(
+                "num_attention_heads",
+                "a number of heads whose elements are at most 2^24",
+            ));
         }
         Ok(self)
     }
@@ -89,6 +104,26 @@ impl Dims {
     /// Elements of all key or value heads.
     pub fn kv(&self) -> u32 {
         self.kv_heads * self.head_dim
+    }
+
+    /// What the guest answers.
+    pub fn info(&self, architecture: &str) -> ModelInfo {
+        ModelInfo {
+            architecture: architecture.into(),
+            vocab_size: self.vocab,
+            max_position: self.max_position,
+            ext: vec![],
+        }
+    }
+
+    /// Scores from `x [hidden]`: by the embedding table where the config ties the two, else by `lm_head` in `at`.
+    pub fn logits(&self, x: Value, tied: Option<Weight>, at: &Scope) -> Value {
+        match tied {
+            Some(table) => builder::linear(x, table, None, Sharding::Column),
+            None => at
+                .linear("lm_head", self.vocab, self.hidden, Sharding::Column)
+                .apply(x),
+        }
     }
 
     /// `1 / sqrt(head_dim)`
@@ -112,7 +147,15 @@ pub fn kv_cache(kv_heads: u32, head_dim: u32, window: Option<u32>) -> Cache {
 
 /// Causal attention, scores times `scale`, over `window` positions or all.
 pub fn attention(scale: f32, window: Option<u32>) -> AttentionParams {
-    AttentionParams { scale, mask: Mask::Causal, window, softcap: None, alibi: None, sinks: None, ext: vec![] }
+    AttentionParams {
+        scale,
+        mask: Mask::Causal,
+        window,
+        softcap: None,
+        alibi: None,
+        sinks: None,
+        ext: vec![],
+    }
 }
 
 /// `[heads · d]` → `[heads, d]`
@@ -136,6 +179,11 @@ pub fn activation(config: &Config, key: &str, default: &str) -> Result<Activatio
         "relu2" => Activation::Relu2,
         "sigmoid" => Activation::Sigmoid,
         "tanh" => Activation::Tanh,
-        _ => return Err(config.wrong(key, "an activation that this guest knows (silu, gelu, gelu_new, relu, …)")),
+        _ => {
+            return Err(config.wrong(
+                key,
+                "an activation that this guest knows (silu, gelu, gelu_new, relu, …)",
+            ));
+        }
     })
 }

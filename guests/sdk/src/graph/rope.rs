@@ -39,9 +39,21 @@ impl Rope {
         theta: f64,
     ) -> Result<Self, Error> {
         let all = config.object("rope_parameters")?;
-        let own = all.map(|all| all.object(layer_type)).transpose()?.flatten().or(scaling);
-        let given = own.as_ref().map(|o| o.opt_f64("rope_theta")).transpose()?.flatten();
-        Self { theta: given.unwrap_or(theta), ..Self::parse(config, own.as_ref(), theta)? }.checked(config)
+        let own = all
+            .map(|all| all.object(layer_type))
+            .transpose()?
+            .flatten()
+            .or(scaling);
+        let given = own
+            .as_ref()
+            .map(|o| o.opt_f64("rope_theta"))
+            .transpose()?
+            .flatten();
+        Self {
+            theta: given.unwrap_or(theta),
+            ..Self::parse(config, own.as_ref(), theta)?
+        }
+        .checked(config)
     }
 
     /// Rotation of heads of `head_dim` elements, halves paired.
@@ -72,7 +84,12 @@ impl Rope {
         let theta = either("rope_theta")?.unwrap_or(theta);
         let partial = either("partial_rotary_factor")?.unwrap_or(1.0);
         let scaling = own.map_or(Ok(RopeScaling::None), |o| scaling(config, o))?;
-        Self { theta, partial, scaling }.checked(config)
+        Self {
+            theta,
+            partial,
+            scaling,
+        }
+        .checked(config)
     }
 
     fn checked(self, config: &Config) -> Result<Self, Error> {
@@ -101,34 +118,65 @@ fn fields(kind: &str) -> Option<&'static [&'static str]> {
             "mscale_all_dim",
             "truncate",
         ],
-        "llama3" => &["factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"],
-        "longrope" => {
-            &["factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"]
-        }
+        "llama3" => &[
+            "factor",
+            "original_max_position_embeddings",
+            "low_freq_factor",
+            "high_freq_factor",
+        ],
+        "longrope" => &[
+            "factor",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "short_factor",
+            "long_factor",
+        ],
         _ => return None,
     })
 }
 
 fn scaling(config: &Config, own: &Config) -> Result<RopeScaling, Error> {
-    let key = if own.get("rope_type").is_some() { "rope_type" } else { "type" };
+    let key = if own.get("rope_type").is_some() {
+        "rope_type"
+    } else {
+        "type"
+    };
     let kind = match own.opt_str(key)?.unwrap_or("default") {
         "su" => "longrope", // Phi-3's first name for it
         kind => kind,
     };
     let known = fields(kind)
         .ok_or_else(|| own.wrong(key, "default, linear, dynamic, yarn, llama3 or longrope"))?;
-    let general = ["rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"];
-    if let Some(odd) = own.keys().find(|k| own.get(k).is_some() && !known.contains(k) && !general.contains(k)) {
-        return Err(own.wrong(odd, &format!("no such field, since rope of type {kind} has none")));
+    let general = [
+        "rope_type",
+        "type",
+        "rope_theta",
+        "partial_rotary_factor",
+        "finetuned",
+    ];
+    if let Some(odd) = own
+        .keys()
+        .find(|k| own.get(k).is_some() && !known.contains(k) && !general.contains(k))
+    {
+        return Err(own.wrong(
+            odd,
+            &format!("no such field, since rope of type {kind} has none"),
+        ));
     }
     let max = || config.size("max_position_embeddings");
     let original = || match config.opt_size("original_max_position_embeddings")? {
         Some(n) => Ok(n),
-        None => own.opt_size("original_max_position_embeddings")?.map_or_else(max, Ok),
+        None => own
+            .opt_size("original_max_position_embeddings")?
+            .map_or_else(max, Ok),
     };
     let positive = |o: &Config, key: &str| {
         let x = o.f64(key)?;
-        if x > 0.0 { Ok(x) } else { Err(o.wrong(key, "a number above 0")) }
+        if x > 0.0 {
+            Ok(x)
+        } else {
+            Err(o.wrong(key, "a number above 0"))
+        }
     };
     // Yarn and longrope infer the stretch from the two context lengths.
     let factor = || match own.get("factor") {
@@ -140,11 +188,15 @@ fn scaling(config: &Config, own: &Config) -> Result<RopeScaling, Error> {
         "dynamic" => RopeScaling::Dynamic((positive(own, "factor")? as f32, max()?)),
         "yarn" => {
             let factor = factor()?;
-            let or = |key, default| Ok::<_, Error>(own.opt_f64(key)?.filter(|x| *x != 0.0).unwrap_or(default));
+            let or = |key, default| {
+                Ok::<_, Error>(own.opt_f64(key)?.filter(|x| *x != 0.0).unwrap_or(default))
+            };
             let (mscale, all_dim) = (or("mscale", 0.0)?, or("mscale_all_dim", 0.0)?);
             let attention_factor = match own.opt_f64("attention_factor")? {
                 Some(x) => x,
-                None if mscale != 0.0 && all_dim != 0.0 => yarn_mscale(factor, mscale) / yarn_mscale(factor, all_dim),
+                None if mscale != 0.0 && all_dim != 0.0 => {
+                    yarn_mscale(factor, mscale) / yarn_mscale(factor, all_dim)
+                }
                 None => yarn_mscale(factor, 1.0),
             };
             RopeScaling::Yarn(Yarn {
@@ -164,7 +216,10 @@ fn scaling(config: &Config, own: &Config) -> Result<RopeScaling, Error> {
         }),
         "longrope" => {
             let (factor, original) = (factor()?, original()?);
-            let list = |key| own.opt_f32s(key)?.ok_or_else(|| own.wrong(key, "a list of numbers"));
+            let list = |key| {
+                own.opt_f32s(key)?
+                    .ok_or_else(|| own.wrong(key, "a list of numbers"))
+            };
             let attention_factor = match own.opt_f64("attention_factor")? {
                 Some(x) => x,
                 None if factor <= 1.0 => 1.0,
@@ -183,5 +238,9 @@ fn scaling(config: &Config, own: &Config) -> Result<RopeScaling, Error> {
 
 /// Peng et al. 2023, eq. 22, with DeepSeek's multiplier.
 pub fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+    if factor <= 1.0 {
+        1.0
+    } else {
+        0.1 * mscale * factor.ln() + 1.0
+    }
 }

@@ -1,6 +1,10 @@
 //! Places in a model.
 
-use super::builder::{self, NormRounding, RmsNormParams, Sharding, Value, Weight};
+use super::Dims;
+use super::builder::{
+    self, Activation, Gate, NormRounding, RmsNormParams, Sharding, Value, Weight,
+};
+use crate::{Config, Error};
 use std::fmt::Display;
 
 /// A place in the model, like `model.layers.3.mlp`.
@@ -17,20 +21,33 @@ impl Scope {
     /// The outermost place; `prefix` stands before every weight ("" or "transformer").
     pub fn root(prefix: &str) -> Self {
         builder::scope(prefix);
-        Self { path: prefix.into(), parent: String::new() }
+        Self {
+            path: prefix.into(),
+            parent: String::new(),
+        }
     }
 
     /// The outermost place of a checkpoint that comes with one of several prefixes: the first under which `weight` is.
     pub fn root_with(weight: &str, prefixes: &[&str]) -> Self {
         let has = |p: &&&str| builder::has_param(&join(p, weight));
-        Self::root(prefixes.iter().find(has).or(prefixes.first()).copied().unwrap_or(""))
+        Self::root(
+            prefixes
+                .iter()
+                .find(has)
+                .or(prefixes.first())
+                .copied()
+                .unwrap_or(""),
+        )
     }
 
     /// A place inside this one.
     pub fn enter(&self, name: impl Display) -> Self {
         let path = join(&self.path, &name.to_string());
         builder::scope(&path);
-        Self { path, parent: self.path.clone() }
+        Self {
+            path,
+            parent: self.path.clone(),
+        }
     }
 
     /// Full name of something in this place.
@@ -52,30 +69,67 @@ impl Scope {
     pub fn linear(&self, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {
         let bias = format!("{name}.bias");
         let bias = self.has(&bias).then(|| self.param(&bias, &[out]));
-        Linear { weight: self.param(&format!("{name}.weight"), &[out, inp]), bias, sharding }
+        Linear {
+            weight: self.param(&format!("{name}.weight"), &[out, inp]),
+            bias,
+            sharding,
+        }
     }
 
     /// `{name}.weight [out, in]` and `{name}.bias [out]`, which must be there.
     pub fn biased(&self, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {
         let bias = Some(self.param(&format!("{name}.bias"), &[out]));
-        Linear { weight: self.param(&format!("{name}.weight"), &[out, inp]), bias, sharding }
+        Linear {
+            weight: self.param(&format!("{name}.weight"), &[out, inp]),
+            bias,
+            sharding,
+        }
     }
 
-    /// [`Self::biased`] where the config says so, else [`Self::linear`]: quantized checkpoints carry zero biases that no
-    /// config mentions.
-    pub fn linear_if(&self, bias: bool, name: &str, out: u32, inp: u32, sharding: Sharding) -> Linear {
-        if bias { self.biased(name, out, inp, sharding) } else { self.linear(name, out, inp, sharding) }
+    /// [`Self::biased`] or [`Self::linear`].
+    pub fn linear_with(
+        &self,
+        bias: Bias,
+        name: &str,
+        out: u32,
+        inp: u32,
+        sharding: Sharding,
+    ) -> Linear {
+        match bias {
+            Bias::Required => self.biased(name, out, inp, sharding),
+            Bias::IfPresent => self.linear(name, out, inp, sharding),
+        }
+    }
+
+    /// `down_proj(act(gate_proj(x)) · up_proj(x))` for `x [hidden]`.
+    pub fn gated_mlp(&self, x: Value, dims: &Dims, act: Activation, bias: Bias) -> Value {
+        let Dims { hidden, ffn, .. } = *dims;
+        let up = |name| {
+            self.linear_with(bias, name, ffn, hidden, Sharding::Column)
+                .apply(x)
+        };
+        let y = builder::gated(up("gate_proj"), up("up_proj"), Gate::Plain(act));
+        self.linear_with(bias, "down_proj", hidden, ffn, Sharding::Row)
+            .apply(y)
     }
 
     /// Root mean square norm of `x […, d]` by `{name}.weight [d]`, rounded as Llama does.
     pub fn rms_norm(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
-        let params = RmsNormParams { eps, offset: 0.0, rounding: NormRounding::CastThenWeight };
+        let params = RmsNormParams {
+            eps,
+            offset: 0.0,
+            rounding: NormRounding::CastThenWeight,
+        };
         builder::rms_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), params)
     }
 
     /// Gemma's form of it: one plus the weight, multiplied before rounding.
     pub fn rms_norm_unit_offset(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
-        let params = RmsNormParams { eps, offset: 1.0, rounding: NormRounding::WeightThenCast };
+        let params = RmsNormParams {
+            eps,
+            offset: 1.0,
+            rounding: NormRounding::WeightThenCast,
+        };
         builder::rms_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), params)
     }
 
@@ -83,7 +137,12 @@ impl Scope {
     pub fn layer_norm(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
         let bias = format!("{name}.bias");
         let bias = self.has(&bias).then(|| self.param(&bias, &[d]));
-        builder::layer_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), bias, eps)
+        builder::layer_norm(
+            x,
+            Some(self.param(&format!("{name}.weight"), &[d])),
+            bias,
+            eps,
+        )
     }
 }
 
@@ -94,7 +153,31 @@ impl Drop for Scope {
 }
 
 fn join(a: &str, b: &str) -> String {
-    if a.is_empty() { b.into() } else { format!("{a}.{b}") }
+    if a.is_empty() {
+        b.into()
+    } else {
+        format!("{a}.{b}")
+    }
+}
+
+/// Whether a linear has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bias {
+    /// The config says so.
+    Required,
+    /// The config says nothing or no; quantized checkpoints carry zero biases that no config mentions.
+    IfPresent,
+}
+
+impl Bias {
+    /// From a flag like `attention_bias`, absent for false.
+    pub fn from_config(config: &Config, key: &str) -> Result<Self, Error> {
+        Ok(if config.flag(key, false)? {
+            Self::Required
+        } else {
+            Self::IfPresent
+        })
+    }
 }
 
 /// A weight `[out, in]` with its bias and its tensor-parallel split.

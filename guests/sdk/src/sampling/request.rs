@@ -43,7 +43,9 @@ impl Request {
 
     /// A number within `range`, if present.
     pub fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, Error> {
-        let Some(v) = self.get(key) else { return Ok(None) };
+        let Some(v) = self.get(key) else {
+            return Ok(None);
+        };
         let wanted = || match (range.start().is_finite(), range.end().is_finite()) {
             (true, true) => format!("must be between {} and {}", range.start(), range.end()),
             (true, false) => format!("must be at least {}", range.start()),
@@ -58,10 +60,20 @@ impl Request {
 
     /// A whole number within `range`, if present.
     pub fn whole(&self, key: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, Error> {
-        let Some(v) = self.get(key) else { return Ok(None) };
+        let Some(v) = self.get(key) else {
+            return Ok(None);
+        };
         match v.as_i64().filter(|x| range.contains(x)) {
             Some(x) => Ok(Some(x)),
-            None => Err(wrong(key, format!("must be a whole number from {} to {}", range.start(), range.end()), v)),
+            None => Err(wrong(
+                key,
+                format!(
+                    "must be a whole number from {} to {}",
+                    range.start(),
+                    range.end()
+                ),
+                v,
+            )),
         }
     }
 
@@ -72,25 +84,50 @@ impl Request {
 
     /// A list of token sequences, if present; none of them empty.
     pub fn token_sequences(&self, key: &str, vocab: u32) -> Result<Option<Vec<Vec<u32>>>, Error> {
-        let Some(v) = self.get(key) else { return Ok(None) };
-        let lists = v.as_array().ok_or_else(|| wrong(key, "must be a list of lists of token ids", v))?;
+        let Some(v) = self.get(key) else {
+            return Ok(None);
+        };
+        let lists = v
+            .as_array()
+            .ok_or_else(|| wrong(key, "must be a list of lists of token ids", v))?;
         let read = |v: &Value| {
-            token_list(key, v, vocab).and_then(|l| if l.is_empty() { Err(wrong(key, "must not have an empty list", v)) } else { Ok(l) })
+            token_list(key, v, vocab).and_then(|l| {
+                if l.is_empty() {
+                    Err(wrong(key, "must not have an empty list", v))
+                } else {
+                    Ok(l)
+                }
+            })
         };
         lists.iter().map(read).collect::<Result<_, _>>().map(Some)
     }
 
     /// An object from token id (as a string, as OpenAI writes it) to number, if present, in the order sent.
     pub fn token_numbers(&self, key: &str, vocab: u32) -> Result<Option<Vec<(u32, f32)>>, Error> {
-        let Some(v) = self.get(key) else { return Ok(None) };
-        let map = v.as_object().ok_or_else(|| wrong(key, "must be an object from token id to number", v))?;
+        let Some(v) = self.get(key) else {
+            return Ok(None);
+        };
+        let map = v
+            .as_object()
+            .ok_or_else(|| wrong(key, "must be an object from token id to number", v))?;
         let read = |(id, number): (&String, &Value)| {
             let token = id
                 .parse::<u32>()
                 .ok()
                 .filter(|t| *t < vocab)
-                .ok_or_else(|| wrong(key, format!("must have token ids from 0 to {} as keys", vocab.saturating_sub(1)), id))?;
-            let number = number.as_f64().ok_or_else(|| wrong(key, "must have numbers as values", number))?;
+                .ok_or_else(|| {
+                    wrong(
+                        key,
+                        format!(
+                            "must have token ids from 0 to {} as keys",
+                            vocab.saturating_sub(1)
+                        ),
+                        id,
+                    )
+                })?;
+            let number = number
+                .as_f64()
+                .ok_or_else(|| wrong(key, "must have numbers as values", number))?;
             Ok((token, number as f32))
         };
         map.iter().map(read).collect::<Result<_, _>>().map(Some)
@@ -98,12 +135,20 @@ impl Request {
 }
 
 fn token_list(key: &str, v: &Value, vocab: u32) -> Result<Vec<u32>, Error> {
-    let list = v.as_array().ok_or_else(|| wrong(key, "must be a list of token ids", v))?;
+    let list = v
+        .as_array()
+        .ok_or_else(|| wrong(key, "must be a list of token ids", v))?;
     let read = |v: &Value| {
         v.as_u64()
             .and_then(|t| u32::try_from(t).ok())
             .filter(|t| *t < vocab)
-            .ok_or_else(|| wrong(key, format!("must have token ids from 0 to {}", vocab.saturating_sub(1)), v))
+            .ok_or_else(|| {
+                wrong(
+                    key,
+                    format!("must have token ids from 0 to {}", vocab.saturating_sub(1)),
+                    v,
+                )
+            })
     };
     list.iter().map(read).collect()
 }

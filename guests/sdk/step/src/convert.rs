@@ -6,7 +6,11 @@ use guesthouse_sdk::Error;
 use guesthouse_sdk::sampling::{Attr, AttrValue, Draw, ModelFacts, SamplingPlan, Stage};
 
 pub fn facts(f: step::ModelFacts) -> ModelFacts {
-    ModelFacts { vocab_size: f.vocab_size, stop_tokens: f.stop_tokens, max_len: f.max_len }
+    ModelFacts {
+        vocab_size: f.vocab_size,
+        stop_tokens: f.stop_tokens,
+        max_len: f.max_len,
+    }
 }
 
 pub fn error(e: Error) -> step_types::Error {
@@ -38,21 +42,34 @@ fn stage(s: Stage) -> step::Stage {
         Stage::BannedTokens(x) => step::Stage::BannedTokens(x),
         Stage::BadWords(x) => step::Stage::BadWords(x),
         Stage::LogitBias(x) => step::Stage::LogitBias(
-            x.into_iter().map(|b| step::TokenBias { token: b.token, bias: b.bias }).collect(),
+            x.into_iter()
+                .map(|b| step::TokenBias {
+                    token: b.token,
+                    bias: b.bias,
+                })
+                .collect(),
         ),
-        Stage::MinTokens(x) => step::Stage::MinTokens(step::MinTokens { count: x.count, banned: x.banned }),
+        Stage::MinTokens(x) => step::Stage::MinTokens(step::MinTokens {
+            count: x.count,
+            banned: x.banned,
+        }),
         Stage::Penalties(x) => step::Stage::Penalties(step::Penalties {
             repetition: x.repetition,
             presence: x.presence,
             frequency: x.frequency,
         }),
-        Stage::Grammar(x) => step::Stage::Grammar(step::Grammar { syntax: x.syntax, source: x.source }),
+        Stage::Grammar(x) => step::Stage::Grammar(step::Grammar {
+            syntax: x.syntax,
+            source: x.source,
+        }),
         Stage::Temperature(x) => step::Stage::Temperature(x),
         Stage::TopK(x) => step::Stage::TopK(x),
         Stage::TopP(x) => step::Stage::TopP(x),
         Stage::MinP(x) => step::Stage::MinP(x),
         Stage::TypicalP(x) => step::Stage::TypicalP(x),
-        Stage::Custom((name, attrs)) => step::Stage::Custom((name, attrs.into_iter().map(attr).collect())),
+        Stage::Custom((name, attrs)) => {
+            step::Stage::Custom((name, attrs.into_iter().map(attr).collect()))
+        }
     }
 }
 

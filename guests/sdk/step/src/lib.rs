@@ -5,7 +5,7 @@
 //! crate. It knows nothing of the host beyond the WIT packages.
 //!
 //! - `convert`: the two worlds define the same types twice;
-//! - [`bindings`]: generated.
+//! - [`bindings`][]: generated.
 //!
 //! The most likely token of each row, for ever:
 //!
@@ -67,9 +67,20 @@ pub trait StepSampler: Sampler {
     fn step(&self, rows: Rows) -> Choices;
 
     /// Chooses from whole rows: `logits` has `vocab_size` numbers per branch.
-    fn step_logits(&self, branches: Vec<u32>, last: Vec<u32>, uniform: Vec<f32>, logits: Vec<f32>) -> Choices {
+    fn step_logits(
+        &self,
+        branches: Vec<u32>,
+        last: Vec<u32>,
+        uniform: Vec<f32>,
+        logits: Vec<f32>,
+    ) -> Choices {
         let _ = (branches, last, uniform, logits);
-        Choices { parent: vec![], token: vec![], flags: vec![], score: vec![] }
+        Choices {
+            parent: vec![],
+            token: vec![],
+            flags: vec![],
+            score: vec![],
+        }
     }
 
     /// Finished branches in the order they are to be returned; by default as they finished.
