@@ -77,7 +77,7 @@ impl AnswerFormat {
             (Start::Open, Syntax::Off) => Mode::Content,
         };
         let calls = if self.calls == Syntax::Tags { calls } else { Syntax::Off };
-        Parser { mode, calls, buffer: String::new(), blank: String::new(), after_call: false, next_index: 0 }
+        Parser { mode, calls, buffer: String::new(), blank: String::new(), after_call: false, next_index: 0, searched: 0 }
     }
 }
 
@@ -102,6 +102,8 @@ pub struct Parser {
     /// Nothing but white space since the last call.
     after_call: bool,
     next_index: u32,
+    /// Bytes of the buffer that hold no beginning of a call's end.
+    searched: usize,
 }
 
 impl Parser {
@@ -170,7 +172,12 @@ impl Parser {
                 }
             },
             Mode::Call => {
-                let Some(at) = self.buffer.find(END_CALL) else { return false };
+                let Some(at) = self.buffer[self.searched..].find(END_CALL).map(|at| at + self.searched) else {
+                    let from = self.buffer.len().saturating_sub(END_CALL.len() - 1);
+                    self.searched = (0..=from).rev().find(|&i| self.buffer.is_char_boundary(i)).unwrap_or(0);
+                    return false;
+                };
+                self.searched = 0;
                 let body = self.buffer[..at].to_owned();
                 self.buffer.drain(..at + END_CALL.len());
                 self.call(&body, END_CALL, out);
@@ -252,3 +259,6 @@ fn parse_call(body: &str) -> Option<(String, String)> {
     };
     Some((name, arguments))
 }
+
+#[cfg(test)]
+mod tests;

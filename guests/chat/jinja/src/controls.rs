@@ -9,7 +9,7 @@ use std::collections::HashMap;
 pub const FIRST_MARK: u32 = 0xF_0000;
 /// Marks the end of the final message when the model is to continue it.
 pub const CONTINUE_MARK: char = '\u{FFFFD}';
-/// Put into client strings where a literal that templates assemble from pieces might begin; removed from the output.
+/// Put into client strings where a literal that the template assembles from pieces might be; removed from the output.
 pub const BREAKER: char = '\u{10FFFD}';
 /// Most control tokens that have a code point of their own.
 const MAX_MARKS: usize = 0xFFF0;
@@ -150,3 +150,6 @@ impl Controls {
 pub fn is_reserved(text: &str) -> bool {
     text.chars().any(|c| u32::from(c) >= FIRST_MARK)
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,9 +51,8 @@ pub struct Shape {
     pub no_content: NoContent,
     /// For all calls.
     pub arguments: Arguments,
-    /// First characters of the literals that the template assembles from pieces: wherever one stands in a client's
-    /// string, a [`BREAKER`] follows.
-    pub breakable: Vec<char>,
+    /// Literals of control tokens that the template assembles from pieces; see [`break_up`].
+    pub assembled: Vec<String>,
 }
 
 impl Shape {
@@ -63,7 +62,7 @@ impl Shape {
         by_role: BTreeMap::new(),
         no_content: NoContent::Null,
         arguments: Arguments::Object,
-        breakable: Vec::new(),
+        assembled: Vec::new(),
     };
 }
 
@@ -128,18 +127,19 @@ impl Conversation {
             let Value::Object(object) = message else {
                 return Err(bad(&name, "expected an object"));
             };
-            normalise(&name, object, shape)?;
+            let role = normalise(&name, object, shape)?;
             // Only now: parsing a call's arguments can bring code points to light that JSON had escaped.
-            guard(&name, message, &shape.breakable)?;
+            guard(&name, message, &shape.assembled)?;
+            // The role is what such a template means to put between the pieces.
+            if role.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')) {
+                message["role"] = Value::String(role);
+            }
         }
         let unfinished = if fields.turn == Turn::Continue { Some(mark_end(list.last_mut())?) } else { None };
         let optional = |name: &str, text: Option<&str>| {
             let mut value = text.map_or(Ok(Value::Null), |t| json(name, t))?;
-            guard(name, &mut value, &shape.breakable)?;
-            match value {
-                Value::Array(items) if items.is_empty() => Ok(Value::Null),
-                other => Ok(other),
-            }
+            guard(name, &mut value, &shape.assembled)?;
+            Ok(value)
         };
         let kwargs = match optional("chat_template_kwargs", fields.kwargs)? {
             Value::Null => Map::new(),
@@ -166,37 +166,38 @@ fn json(field: &str, text: &str) -> Result<Value, Error> {
 fn list_of_objects(field: &str, value: Value) -> Result<Value, Error> {
     match &value {
         Value::Null => Ok(value),
+        Value::Array(items) if items.is_empty() => Ok(Value::Null),
         Value::Array(items) if items.iter().all(Value::is_object) => Ok(value),
         _ => Err(bad(field, "expected an array of objects")),
     }
 }
 
 /// Refuses reserved code points in strings and keys, and breaks up literals.
-fn guard(field: &str, value: &mut Value, breakable: &[char]) -> Result<(), Error> {
+fn guard(field: &str, value: &mut Value, assembled: &[String]) -> Result<(), Error> {
     let refuse = || bad(field, "code points from U+F0000 on are private to the server; remove them");
     match value {
         Value::String(s) => {
             if is_reserved(s) {
                 return Err(refuse());
             }
-            if s.contains(breakable) {
-                *s = break_up(s, breakable);
+            if !assembled.is_empty() {
+                *s = break_up(s, assembled);
             }
         }
         Value::Array(items) => {
             for item in items {
-                guard(field, item, breakable)?;
+                guard(field, item, assembled)?;
             }
         }
         Value::Object(map) => {
             if map.keys().any(|k| is_reserved(k)) {
                 return Err(refuse());
             }
-            if map.keys().any(|k| k.contains(breakable)) {
-                *map = std::mem::take(map).into_iter().map(|(k, v)| (break_up(&k, breakable), v)).collect();
+            if !assembled.is_empty() {
+                *map = std::mem::take(map).into_iter().map(|(k, v)| (break_up(&k, assembled), v)).collect();
             }
             for item in map.values_mut() {
-                guard(field, item, breakable)?;
+                guard(field, item, assembled)?;
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -204,27 +205,34 @@ fn guard(field: &str, value: &mut Value, breakable: &[char]) -> Result<(), Error
     Ok(())
 }
 
-fn break_up(s: &str, breakable: &[char]) -> String {
+/// Puts a [`BREAKER`] wherever a client's string could begin a literal, or go on with one that came before it, so that
+/// only the template can make a whole one.
+fn break_up(s: &str, literals: &[String]) -> String {
     let mut out = String::with_capacity(s.len() + 8);
+    let goes_on = |rest: &str| !s.is_empty() && (rest.starts_with(s) || s.starts_with(rest));
+    if literals.iter().any(|l| l.char_indices().skip(1).any(|(at, _)| goes_on(&l[at..]))) {
+        out.push(BREAKER);
+    }
     for c in s.chars() {
         out.push(c);
-        if breakable.contains(&c) {
+        if literals.iter().any(|l| l.starts_with(c)) {
             out.push(BREAKER);
         }
     }
     out
 }
 
-/// Fields that are null are left out, as if the client had not sent them; content takes the template's form.
-fn normalise(name: &str, message: &mut Map<String, Value>, shape: &Shape) -> Result<(), Error> {
+/// Fields that are null are left out, as if the client had not sent them; content takes the template's form. Returns
+/// the role.
+fn normalise(name: &str, message: &mut Map<String, Value>, shape: &Shape) -> Result<String, Error> {
     message.retain(|key, value| {
         let nothing = value.is_null() || key == "tool_calls" && value.as_array().is_some_and(Vec::is_empty);
         !nothing
     });
-    let Some(role) = message.get("role").and_then(Value::as_str) else {
+    let Some(role) = message.get("role").and_then(Value::as_str).map(str::to_owned) else {
         return Err(bad(&format!("{name}.role"), "expected a string such as \"user\""));
     };
-    let format = *shape.by_role.get(role).unwrap_or(&shape.format);
+    let format = *shape.by_role.get(role.as_str()).unwrap_or(&shape.format);
     let content = match message.remove("content") {
         None if shape.no_content == NoContent::Null => Value::Null,
         None => Value::String(String::new()),
@@ -246,7 +254,7 @@ fn normalise(name: &str, message: &mut Map<String, Value>, shape: &Shape) -> Res
             convert(arguments, shape.arguments);
         }
     }
-    Ok(())
+    Ok(role)
 }
 
 /// Text that is not an object of JSON stays as it is.
@@ -304,3 +312,6 @@ fn mark_end(message: Option<&mut Value>) -> Result<String, Error> {
     text.push(' ');
     Ok(before)
 }
+
+#[cfg(test)]
+mod tests;

@@ -170,3 +170,6 @@ fn civil(days: i64) -> (i64, u32, u32) {
     }
     (year, 12, 31)
 }
+
+#[cfg(test)]
+mod tests;

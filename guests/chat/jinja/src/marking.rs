@@ -254,3 +254,6 @@ impl Walk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,8 +65,7 @@ pub fn habits(signs: Signs, controls: &Controls, render: &dyn Fn(&Conversation) 
                 assembled.extend(controls.find_all(&output).into_iter().map(|(_, _, control)| control));
             }
         }
-        let firsts: BTreeSet<char> = assembled.iter().filter_map(|&c| controls.literal(c).chars().next()).collect();
-        shape.breakable = firsts.into_iter().collect();
+        shape.assembled = assembled.iter().map(|&c| controls.literal(c).to_owned()).collect();
     }
     Habits { assembled, shape }
 }
@@ -129,3 +128,6 @@ fn turns(role: &str, content: Value) -> Value {
         _ => json!([message]),
     }
 }
+
+#[cfg(test)]
+mod tests;

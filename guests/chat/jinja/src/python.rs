@@ -266,3 +266,6 @@ fn json_string(s: &str, charset: Charset, out: &mut String) {
     }
     out.push('"');
 }
+
+#[cfg(test)]
+mod tests;

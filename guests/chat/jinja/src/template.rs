@@ -234,3 +234,6 @@ fn cut_at_mark<'a>(output: &'a str, unfinished: &str) -> Result<&'a str, Error> 
     let kept = output[at + CONTINUE_MARK.len_utf8()..].starts_with(' ');
     Ok(if kept { &output[..at] } else { output[..at].trim_end() })
 }
+
+#[cfg(test)]
+mod tests;

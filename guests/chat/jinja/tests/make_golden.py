@@ -12,7 +12,7 @@ Rendering is transformers' own `render_jinja_template`; only its clock is set, t
 The result is NAME -> CASE -> the prompt, or {"raises": why}. Two kinds of cases are added, for what servers do to
 messages before a template sees them:
   "CASE, joined": the texts of content parts joined by newlines, for templates that take strings only;
-  "CASE, text": arguments of tool calls as JSON text, where the template raises on an object.
+  "CASE, text": arguments of tool calls as JSON text, for templates that raise on an object.
 A second run changes nothing.
 """
 
@@ -83,9 +83,10 @@ def main():
             prompts[case] = render(template, model, fields)
             if joined(fields) != fields:
                 prompts[f"{case}, joined"] = render(template, model, joined(fields))
-            text = arguments_as_text(fields)
-            if text != fields and not isinstance(prompts[case], str):
-                prompts[f"{case}, text"] = render(template, model, text)
+        if not isinstance(expected[name]["call-only"], str):
+            for case, fields in cases.items():
+                if arguments_as_text(fields) != fields:
+                    prompts[f"{case}, text"] = render(template, model, arguments_as_text(fields))
     text = json.dumps(expected, ensure_ascii=False, indent=1, sort_keys=True)
     (folder / "expected.json").write_text(text + "\n")
 
