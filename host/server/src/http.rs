@@ -26,7 +26,7 @@ mod sse;
 mod stall;
 mod state;
 
-pub use config::{ApiKeys, CorsOrigins, HttpConfig};
+pub use config::{ApiKeys, CorsOrigins, HttpConfig, Tenant};
 pub use openapi::document as openapi_document;
 pub use routes::router;
 pub use server::{Served, serve};

@@ -147,16 +147,26 @@ pub enum Delta {
 /// A chat guest's store. A failed call leaves it dead: later calls fail too.
 pub trait Chat: Send {
     /// The prompt.
-    fn render<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>>;
+    fn render<'a>(
+        &'a mut self,
+        conversation: &'a Conversation,
+    ) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>>;
 
     /// Strings that end a generation beside the model's stop tokens.
     fn stop_strings(&mut self) -> BoxFuture<'_, Result<Vec<String>, GuestError>>;
 
     /// A parser for one choice of the answer to `conversation`.
-    fn parser<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<ParserId, GuestError>>;
+    fn parser<'a>(
+        &'a mut self,
+        conversation: &'a Conversation,
+    ) -> BoxFuture<'a, Result<ParserId, GuestError>>;
 
     /// Text as it comes, whole characters.
-    fn push<'a>(&'a mut self, parser: ParserId, text: &'a str) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>>;
+    fn push<'a>(
+        &'a mut self,
+        parser: ParserId,
+        text: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>>;
 
     /// The text is over.
     fn finish(&mut self, parser: ParserId) -> BoxFuture<'_, Result<Vec<Delta>, GuestError>>;

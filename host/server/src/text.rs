@@ -8,4 +8,4 @@ mod stop;
 
 pub use choice::{ChoiceText, Ending, TextParams};
 pub use logprobs::{TokenSpeller, finite};
-pub use stop::{StopMatch, StopMatcher};
+pub use stop::{StopMatcher, StopSet};

@@ -19,32 +19,51 @@ impl FromRequest<AppState> for JsonBytes {
         let config = state.config();
         let limit = config.max_body_bytes;
         // Refused before any of it is read.
-        let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let announced = request
+            .headers()
+            .get(header::CONTENT_LENGTH)
+            .and_then(|value| value.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: u64| length > limit as u64) {
             return Err(ApiError::BodyTooLarge { limit });
         }
         let read = tokio::time::timeout(config.body_timeout, collect(request.into_body(), limit));
         match read.await {
             Ok(body) => body.map(Self),
-            Err(_) => Err(ApiError::BodyTimeout { seconds: config.body_timeout.as_secs() }),
+            Err(_) => Err(ApiError::BodyTimeout {
+                seconds: config.body_timeout.as_secs(),
+            }),
         }
     }
 }
 
 /// A missing type is taken for JSON; what forms send is not.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
     let found = String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let essence = found.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
-    if json { Ok(()) } else { Err(ApiError::ContentType { found }) }
+    let essence = found
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    let json = essence == "application/json"
+        || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if json {
+        Ok(())
+    } else {
+        Err(ApiError::ContentType { found })
+    }
 }
 
 async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
     let mut stream = body.into_data_stream();
     let mut whole = Vec::new();
     while let Some(part) = stream.next().await {
-        let part = part.map_err(|error| ApiError::BodyRead { message: error.to_string() })?;
+        let part = part.map_err(|error| ApiError::BodyRead {
+            message: error.to_string(),
+        })?;
         if whole.len() + part.len() > limit {
             return Err(ApiError::BodyTooLarge { limit });
         }

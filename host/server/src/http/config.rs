@@ -1,5 +1,6 @@
 //! Limits and switches of the HTTP server.
 
+use guesthouse_engine::CacheSalt;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
@@ -86,7 +87,10 @@ impl ApiKeys {
     /// Keys as the administrator wrote them; empty ones are passed over.
     pub fn new<S: AsRef<str>>(keys: impl IntoIterator<Item = S>) -> Self {
         let keys = keys.into_iter().filter(|key| !key.as_ref().is_empty());
-        Self(keys.map(|key| Sha256::digest(key.as_ref().as_bytes()).into()).collect())
+        Self(
+            keys.map(|key| Sha256::digest(key.as_ref().as_bytes()).into())
+                .collect(),
+        )
     }
 
     /// Whether everyone may come in.
@@ -95,13 +99,33 @@ impl ApiKeys {
         self.0.is_empty()
     }
 
-    /// Whether `shown` is one of the keys. Takes as long for a wrong key as for a right one.
+    /// Whose key `shown` is, if it is one. Takes as long for a wrong key as for a right one.
     #[must_use]
-    pub fn accepts(&self, shown: &str) -> bool {
+    pub fn tenant(&self, shown: &str) -> Option<Tenant> {
         let digest: [u8; 32] = Sha256::digest(shown.as_bytes()).into();
-        self.0.iter().fold(false, |found, key| {
-            let differing = key.iter().zip(&digest).fold(0, |bits, (a, b)| bits | (a ^ b));
+        let found = self.0.iter().fold(false, |found, key| {
+            let differing = key
+                .iter()
+                .zip(&digest)
+                .fold(0, |bits, (a, b)| bits | (a ^ b));
             found | (std::hint::black_box(differing) == 0)
-        })
+        });
+        found.then_some(Tenant(digest))
+    }
+}
+
+/// Who asks: the digest of the key shown, or zeros where everyone may come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tenant([u8; 32]);
+
+impl Tenant {
+    /// Root of prefix-cache keys: requests share blocks only within one tenant, and with equal `cache_salt` fields.
+    #[must_use]
+    pub fn salt(&self, model: CacheSalt, client: Option<&str>) -> CacheSalt {
+        let mut hash = Sha256::new();
+        hash.update(model.0);
+        hash.update(self.0);
+        hash.update(client.unwrap_or_default().as_bytes());
+        CacheSalt(hash.finalize().into())
     }
 }

@@ -19,7 +19,10 @@ const EXAMPLE: &str = "curl http://127.0.0.1:8000/v1/chat/completions -H 'conten
 pub(super) async fn page() -> impl IntoResponse {
     let policy = "default-src 'none'; style-src 'unsafe-inline'";
     let document = serde_json::to_value(document()).unwrap_or_default();
-    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(render(&document)))
+    (
+        [(header::CONTENT_SECURITY_POLICY, policy)],
+        Html(render(&document)),
+    )
 }
 
 fn render(document: &Value) -> String {
@@ -41,14 +44,20 @@ fn render(document: &Value) -> String {
                 escape(path),
                 escape(text(operation, "/summary"))
             );
-            if let Some(schema) = operation.pointer("/requestBody/content/application~1json/schema") {
+            if let Some(schema) = operation.pointer("/requestBody/content/application~1json/schema")
+            {
                 let _ = write!(out, "<p>Body: {}</p>", kind(schema));
                 references(schema, document, &mut types);
             }
             for (status, response) in fields(operation, "/responses") {
                 let schema = response.pointer("/content/application~1json/schema");
                 let shown = schema.map(kind).unwrap_or_default();
-                let _ = write!(out, "<p>{}: {} {shown}</p>", escape(status), escape(text(response, "/description")));
+                let _ = write!(
+                    out,
+                    "<p>{}: {} {shown}</p>",
+                    escape(status),
+                    escape(text(response, "/description"))
+                );
                 if let Some(schema) = schema {
                     references(schema, document, &mut types);
                 }
@@ -81,7 +90,12 @@ fn describe(out: &mut String, name: &str, schema: &Value) {
     out.push_str("<table><tr><th>Field<th>Type<th>");
     for (field, schema) in fields(schema, "/properties") {
         let description = escape(text(schema, "/description"));
-        let _ = write!(out, "<tr><td><code>{}</code><td>{}<td>{description}", escape(field), kind(schema));
+        let _ = write!(
+            out,
+            "<tr><td><code>{}</code><td>{}<td>{description}",
+            escape(field),
+            kind(schema)
+        );
     }
     out.push_str("</table>");
 }
@@ -91,13 +105,21 @@ fn kind(schema: &Value) -> String {
     if let Some(name) = reference(schema) {
         return format!("<a href=\"#{0}\"><code>{0}</code></a>", escape(name));
     }
-    let either: Vec<_> = items(schema, "/oneOf").chain(items(schema, "/anyOf")).map(kind).filter(|k| k != "null").collect();
+    let either: Vec<_> = items(schema, "/oneOf")
+        .chain(items(schema, "/anyOf"))
+        .map(kind)
+        .filter(|k| k != "null")
+        .collect();
     if !either.is_empty() {
         return either.join(" or ");
     }
     let words: Vec<&str> = match schema.get("type") {
         Some(Value::String(word)) => vec![word],
-        Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).filter(|word| *word != "null").collect(),
+        Some(Value::Array(words)) => words
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|word| *word != "null")
+            .collect(),
         _ => vec![],
     };
     match schema.get("items") {
@@ -116,29 +138,50 @@ fn references(schema: &Value, document: &Value, names: &mut BTreeSet<String>) {
             {
                 references(target, document, names);
             }
-            fields.values().for_each(|value| references(value, document, names));
+            fields
+                .values()
+                .for_each(|value| references(value, document, names));
         }
-        Value::Array(values) => values.iter().for_each(|value| references(value, document, names)),
+        Value::Array(values) => values
+            .iter()
+            .for_each(|value| references(value, document, names)),
         _ => {}
     }
 }
 
 fn reference(schema: &Value) -> Option<&str> {
-    schema.get("$ref")?.as_str()?.strip_prefix("#/components/schemas/")
+    schema
+        .get("$ref")?
+        .as_str()?
+        .strip_prefix("#/components/schemas/")
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn fields<'a>(value: &'a Value, pointer: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    value.pointer(pointer).and_then(Value::as_object).into_iter().flatten()
+    value
+        .pointer(pointer)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
 }
 
 fn items<'a>(value: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
-    value.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+    value
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }

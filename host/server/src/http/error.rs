@@ -10,7 +10,8 @@ use guesthouse_tokenizer::TokenizerError;
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status =
+            StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         if status.is_server_error() {
             tracing::warn!(label = self.label(), error = %self, "request failed");
         } else {
@@ -19,14 +20,20 @@ impl IntoResponse for ApiError {
         let mut response = (status, Json(self.body())).into_response();
         match self {
             Self::Overloaded { retry_after, .. } => {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
+                response
+                    .headers_mut()
+                    .insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
             }
             Self::Unauthorized => {
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                response
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             // Whatever of the body is still under way cannot be told from a next request.
             Self::BodyTooLarge { .. } | Self::BodyTimeout { .. } | Self::BodyRead { .. } => {
-                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
         }
@@ -38,9 +45,15 @@ impl From<GuestError> for ApiError {
     fn from(error: GuestError) -> Self {
         match error {
             GuestError::InvalidRequest(message) | GuestError::Unsupported(message) => {
-                Self::Invalid { param: None, message }
+                Self::Invalid {
+                    param: None,
+                    message,
+                }
             }
-            GuestError::Busy(message) => Self::Overloaded { message, retry_after: 1 },
+            GuestError::Busy(message) => Self::Overloaded {
+                message,
+                retry_after: 1,
+            },
             GuestError::Failed(message) => Self::Guest { message },
         }
     }
@@ -50,13 +63,21 @@ impl From<GuestError> for ApiError {
 pub(super) fn from_submit(error: &SubmitError, field: &'static str, retry_after: u32) -> ApiError {
     let message = error.to_string();
     match error {
-        SubmitError::EmptyPrompt | SubmitError::TokenOutOfVocabulary { .. } => ApiError::invalid(field, message),
-        SubmitError::TooLong { .. } | SubmitError::NeverFits { .. } | SubmitError::PromptExceedsStep { .. } => {
-            ApiError::ContextLength { param: field, message }
+        SubmitError::EmptyPrompt | SubmitError::TokenOutOfVocabulary { .. } => {
+            ApiError::invalid(field, message)
         }
+        SubmitError::TooLong { .. }
+        | SubmitError::NeverFits { .. }
+        | SubmitError::PromptExceedsStep { .. } => ApiError::ContextLength {
+            param: field,
+            message,
+        },
         SubmitError::NothingToDo => ApiError::invalid("max_tokens", message),
         SubmitError::ChoicesOutOfRange { .. } => ApiError::invalid("n", message),
-        SubmitError::QueueFull { .. } => ApiError::Overloaded { message, retry_after },
+        SubmitError::QueueFull { .. } => ApiError::Overloaded {
+            message,
+            retry_after,
+        },
         SubmitError::ShuttingDown | SubmitError::Dead => ApiError::Unavailable { message },
         SubmitError::DuplicateId(_) => ApiError::Internal { message },
     }
@@ -67,18 +88,24 @@ pub(super) fn from_engine(error: &EngineError, field: &'static str, retry_after:
     match error {
         EngineError::Refused(refusal) => from_submit(refusal, field, retry_after),
         EngineError::Executor(_) | EngineError::Aborted | EngineError::Dead => {
-            ApiError::Unavailable { message: error.to_string() }
+            ApiError::Unavailable {
+                message: error.to_string(),
+            }
         }
-        other => ApiError::Internal { message: other.to_string() },
+        other => ApiError::Internal {
+            message: other.to_string(),
+        },
     }
 }
 
 /// `field` is where the text came from.
 pub(super) fn from_tokenizer(error: &TokenizerError, field: &'static str) -> ApiError {
     match error {
-        TokenizerError::Encode { .. } | TokenizerError::ControlFromText { .. } | TokenizerError::UnknownToken { .. } => {
-            ApiError::invalid(field, error.to_string())
-        }
-        other => ApiError::Internal { message: other.to_string() },
+        TokenizerError::Encode { .. }
+        | TokenizerError::ControlFromText { .. }
+        | TokenizerError::UnknownToken { .. } => ApiError::invalid(field, error.to_string()),
+        other => ApiError::Internal {
+            message: other.to_string(),
+        },
     }
 }

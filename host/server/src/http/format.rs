@@ -26,7 +26,11 @@ pub(super) struct Heading {
 
 impl Heading {
     pub(super) fn new(prefix: &str, model: &ServedModel) -> Self {
-        Self { id: super::ids::random(prefix), created: super::ids::now(), model: model.id.clone() }
+        Self {
+            id: super::ids::random(prefix),
+            created: super::ids::now(),
+            model: model.id.clone(),
+        }
     }
 }
 
@@ -49,14 +53,22 @@ enum Stage {
 }
 
 /// Runs a request and writes it while it runs. Dropping the stream drops the request.
-pub(super) fn stream<W: ChunkWriter>(running: Running, writer: W) -> impl Stream<Item = Bytes> + Send + 'static {
+pub(super) fn stream<W: ChunkWriter>(
+    running: Running,
+    writer: W,
+) -> impl Stream<Item = Bytes> + Send + 'static {
     struct State<W> {
         running: Running,
         writer: W,
         stage: Stage,
         ready: VecDeque<Bytes>,
     }
-    let state = State { running, writer, stage: Stage::Open, ready: VecDeque::new() };
+    let state = State {
+        running,
+        writer,
+        stage: Stage::Open,
+        ready: VecDeque::new(),
+    };
     futures::stream::unfold(state, |mut state| async move {
         loop {
             if let Some(bytes) = state.ready.pop_front() {

@@ -2,7 +2,7 @@
 
 use crate::serving::{Chat, ParserId, ServedModel};
 use crate::text::TextParams;
-use guesthouse_engine::{SamplingPlan, TokenId};
+use guesthouse_engine::{CacheSalt, SamplingPlan, TokenId};
 use std::sync::Arc;
 
 /// One prompt and how long its answers may get.
@@ -24,6 +24,7 @@ pub(super) struct Job {
     pub(super) field: &'static str,
     pub(super) prompts: Vec<JobPrompt>,
     pub(super) n: u32,
+    pub(super) cache_salt: CacheSalt,
     pub(super) plan: Arc<SamplingPlan>,
     pub(super) seed: u64,
     pub(super) text: Arc<TextParams>,

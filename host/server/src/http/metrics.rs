@@ -14,19 +14,20 @@ use text::TextFormat;
 
 /// Buckets in seconds or tokens; vLLM's, so that recorded queries keep their resolution.
 const FIRST_TOKEN: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
 const BETWEEN_TOKENS: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
 const REQUEST: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
-    7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
 ];
 const TOKENS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6,
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5,
+    5e5, 1e6,
 ];
 const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 
@@ -39,8 +40,12 @@ pub(super) enum Outcome {
     Error,
 }
 
-const OUTCOMES: [(Outcome, &str); 4] =
-    [(Outcome::Stop, "stop"), (Outcome::Length, "length"), (Outcome::Abort, "abort"), (Outcome::Error, "error")];
+const OUTCOMES: [(Outcome, &str); 4] = [
+    (Outcome::Stop, "stop"),
+    (Outcome::Length, "length"),
+    (Outcome::Abort, "abort"),
+    (Outcome::Error, "error"),
+];
 
 /// Moments in a choice's life.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +61,15 @@ pub(super) struct Timeline {
 
 impl Timeline {
     pub(super) fn begin(prompt_tokens: u32, max_tokens: u32, n: u32) -> Self {
-        Self { submitted: Instant::now(), started: None, first: None, last: None, prompt_tokens, max_tokens, n }
+        Self {
+            submitted: Instant::now(),
+            started: None,
+            first: None,
+            last: None,
+            prompt_tokens,
+            max_tokens,
+            n,
+        }
     }
 
     pub(super) fn start(&mut self, at: Instant) {
@@ -128,12 +141,15 @@ impl ModelMetrics {
         self.choices.observe(f64::from(line.n));
         let Some(started) = line.started else { return };
         self.queue.observe(seconds(line.submitted, started));
-        let (Some(first), Some(last)) = (line.first, line.last) else { return };
+        let (Some(first), Some(last)) = (line.first, line.last) else {
+            return;
+        };
         self.prefill.observe(seconds(started, first));
         self.decode.observe(seconds(first, last));
         self.inference.observe(seconds(started, last));
         if tokens > 1 {
-            self.per_token.observe(seconds(first, last) / f64::from(tokens - 1));
+            self.per_token
+                .observe(seconds(first, last) / f64::from(tokens - 1));
         }
     }
 }
@@ -146,13 +162,30 @@ pub(super) struct Measured<'a> {
     pub(super) stats: Stats,
 }
 
+/// Name, help and where the value is.
+type Family<V> = (&'static str, &'static str, V);
+type OfStats<T> = fn(&Stats) -> T;
+type OfMetrics = fn(&ModelMetrics) -> &Histogram;
+
 /// All of them in Prometheus' text format, version 0.0.4.
 pub(super) fn render(models: &[Measured<'_>]) -> String {
     let mut out = TextFormat::default();
-    let gauges: [(&str, &str, fn(&Stats) -> f64); 3] = [
-        ("vllm:num_requests_running", "Sequences that run.", |stats| stats.running as f64),
-        ("vllm:num_requests_waiting", "Sequences that wait.", |stats| stats.waiting as f64),
-        ("vllm:kv_cache_usage_perc", "Share of KV blocks held by sequences, 1 is all.", Stats::kv_usage),
+    let gauges: [Family<OfStats<f64>>; 3] = [
+        (
+            "vllm:num_requests_running",
+            "Sequences that run.",
+            |stats| stats.running as f64,
+        ),
+        (
+            "vllm:num_requests_waiting",
+            "Sequences that wait.",
+            |stats| stats.waiting as f64,
+        ),
+        (
+            "vllm:kv_cache_usage_perc",
+            "Share of KV blocks held by sequences, 1 is all.",
+            Stats::kv_usage,
+        ),
     ];
     for (name, help, value) in gauges {
         out.family(name, "gauge", help);
@@ -160,39 +193,119 @@ pub(super) fn render(models: &[Measured<'_>]) -> String {
             out.sample(name, &[("model_name", model.name)], value(&model.stats));
         }
     }
-    let counters: [(&str, &str, fn(&Stats) -> u64); 5] = [
-        ("vllm:num_preemptions_total", "Sequences preempted.", |stats| stats.preemptions),
-        ("vllm:prompt_tokens_total", "Prompt tokens of started requests.", |stats| stats.prompt_tokens),
-        ("vllm:generation_tokens_total", "Tokens generated.", |stats| stats.generation_tokens),
-        ("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", |stats| stats.prefix_cache_queries),
-        ("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", |stats| stats.prefix_cache_hits),
+    let counters: [Family<OfStats<u64>>; 5] = [
+        (
+            "vllm:num_preemptions_total",
+            "Sequences preempted.",
+            |stats| stats.preemptions,
+        ),
+        (
+            "vllm:prompt_tokens_total",
+            "Prompt tokens of started requests.",
+            |stats| stats.prompt_tokens,
+        ),
+        (
+            "vllm:generation_tokens_total",
+            "Tokens generated.",
+            |stats| stats.generation_tokens,
+        ),
+        (
+            "vllm:prefix_cache_queries_total",
+            "Prompt tokens looked up in the prefix cache.",
+            |stats| stats.prefix_cache_queries,
+        ),
+        (
+            "vllm:prefix_cache_hits_total",
+            "Prompt tokens found in the prefix cache.",
+            |stats| stats.prefix_cache_hits,
+        ),
     ];
     for (name, help, value) in counters {
         out.family(name, "counter", help);
         for model in models {
-            out.sample(name, &[("model_name", model.name)], value(&model.stats) as f64);
+            out.sample(
+                name,
+                &[("model_name", model.name)],
+                value(&model.stats) as f64,
+            );
         }
     }
-    out.family("vllm:request_success_total", "counter", "Choices that ended, by how.");
+    out.family(
+        "vllm:request_success_total",
+        "counter",
+        "Choices that ended, by how.",
+    );
     for model in models {
         for (i, (_, reason)) in OUTCOMES.iter().enumerate() {
             let count = model.metrics.outcomes[i].load(Ordering::Relaxed);
-            out.sample("vllm:request_success_total", &[("model_name", model.name), ("finished_reason", reason)], count as f64);
+            out.sample(
+                "vllm:request_success_total",
+                &[("model_name", model.name), ("finished_reason", reason)],
+                count as f64,
+            );
         }
     }
-    let histograms: [(&str, &str, fn(&ModelMetrics) -> &Histogram); 12] = [
-        ("vllm:time_to_first_token_seconds", "From submission to a choice's first token.", |m| &m.first_token),
-        ("vllm:inter_token_latency_seconds", "From one token to the next.", |m| &m.between_tokens),
-        ("vllm:time_per_output_token_seconds", "From one token to the next.", |m| &m.between_tokens),
-        ("vllm:request_time_per_output_token_seconds", "Mean time per token after the first, per choice.", |m| &m.per_token),
-        ("vllm:e2e_request_latency_seconds", "From submission to the end.", |m| &m.request),
-        ("vllm:request_queue_time_seconds", "From submission to the first step.", |m| &m.queue),
-        ("vllm:request_inference_time_seconds", "From the first step to the last token.", |m| &m.inference),
-        ("vllm:request_prefill_time_seconds", "From the first step to the first token.", |m| &m.prefill),
-        ("vllm:request_decode_time_seconds", "From the first token to the last.", |m| &m.decode),
-        ("vllm:request_prompt_tokens", "Prompt tokens per choice.", |m| &m.prompt_tokens),
-        ("vllm:request_generation_tokens", "Tokens generated per choice.", |m| &m.generation_tokens),
-        ("vllm:request_params_max_tokens", "Most tokens allowed, per choice.", |m| &m.max_tokens),
+    let histograms: [Family<OfMetrics>; 12] = [
+        (
+            "vllm:time_to_first_token_seconds",
+            "From submission to a choice's first token.",
+            |m| &m.first_token,
+        ),
+        (
+            "vllm:inter_token_latency_seconds",
+            "From one token to the next.",
+            |m| &m.between_tokens,
+        ),
+        (
+            "vllm:time_per_output_token_seconds",
+            "From one token to the next.",
+            |m| &m.between_tokens,
+        ),
+        (
+            "vllm:request_time_per_output_token_seconds",
+            "Mean time per token after the first, per choice.",
+            |m| &m.per_token,
+        ),
+        (
+            "vllm:e2e_request_latency_seconds",
+            "From submission to the end.",
+            |m| &m.request,
+        ),
+        (
+            "vllm:request_queue_time_seconds",
+            "From submission to the first step.",
+            |m| &m.queue,
+        ),
+        (
+            "vllm:request_inference_time_seconds",
+            "From the first step to the last token.",
+            |m| &m.inference,
+        ),
+        (
+            "vllm:request_prefill_time_seconds",
+            "From the first step to the first token.",
+            |m| &m.prefill,
+        ),
+        (
+            "vllm:request_decode_time_seconds",
+            "From the first token to the last.",
+            |m| &m.decode,
+        ),
+        (
+            "vllm:request_prompt_tokens",
+            "Prompt tokens per choice.",
+            |m| &m.prompt_tokens,
+        ),
+        (
+            "vllm:request_generation_tokens",
+            "Tokens generated per choice.",
+            |m| &m.generation_tokens,
+        ),
+        (
+            "vllm:request_params_max_tokens",
+            "Most tokens allowed, per choice.",
+            |m| &m.max_tokens,
+        ),
     ];
     for (name, help, histogram) in histograms {
         out.family(name, "histogram", help);
@@ -200,7 +313,11 @@ pub(super) fn render(models: &[Measured<'_>]) -> String {
             out.histogram(name, model.name, &histogram(model.metrics).snapshot());
         }
     }
-    out.family("vllm:request_params_n", "histogram", "Choices per prompt, per choice.");
+    out.family(
+        "vllm:request_params_n",
+        "histogram",
+        "Choices per prompt, per choice.",
+    );
     out.family_steps(models);
     out.finish()
 }
@@ -209,9 +326,17 @@ impl TextFormat {
     /// What is left: choices, tokens per step (the engine keeps sum and count), and fixed facts.
     fn family_steps(&mut self, models: &[Measured<'_>]) {
         for model in models {
-            self.histogram("vllm:request_params_n", model.name, &model.metrics.choices.snapshot());
+            self.histogram(
+                "vllm:request_params_n",
+                model.name,
+                &model.metrics.choices.snapshot(),
+            );
         }
-        self.family("vllm:iteration_tokens_total", "histogram", "Tokens computed per engine step.");
+        self.family(
+            "vllm:iteration_tokens_total",
+            "histogram",
+            "Tokens computed per engine step.",
+        );
         for model in models {
             let steps = histogram::Snapshot {
                 buckets: Vec::new(),
@@ -220,9 +345,17 @@ impl TextFormat {
             };
             self.histogram("vllm:iteration_tokens_total", model.name, &steps);
         }
-        self.family("guesthouse:max_model_len", "gauge", "Longest sequence, tokens.");
+        self.family(
+            "guesthouse:max_model_len",
+            "gauge",
+            "Longest sequence, tokens.",
+        );
         for model in models {
-            self.sample("guesthouse:max_model_len", &[("model_name", model.name)], f64::from(model.max_model_len));
+            self.sample(
+                "guesthouse:max_model_len",
+                &[("model_name", model.name)],
+                f64::from(model.max_model_len),
+            );
         }
     }
 }

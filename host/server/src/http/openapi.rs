@@ -2,7 +2,8 @@
 
 use super::routes;
 use crate::openai::{
-    ChatChunk, ChatFields, CompletionFields, ConversationFields, GenerateFields, SamplingFields, TokenizeFields,
+    ChatChunk, ChatFields, CompletionFields, ConversationFields, GenerateFields, SamplingFields,
+    TokenizeFields,
 };
 use axum::Json;
 use utoipa::openapi::schema::{AllOfBuilder, Schema};
@@ -51,7 +52,10 @@ composed!(
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Guesthouse", description = "OpenAI's API with vLLM's extensions. Unknown fields are passed over."),
+    info(
+        title = "Guesthouse",
+        description = "OpenAI's API with vLLM's extensions. Unknown fields are passed over."
+    ),
     paths(
         routes::create_chat_completion,
         routes::create_completion,

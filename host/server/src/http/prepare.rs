@@ -1,13 +1,14 @@
 //! From a valid request to a [`Job`]: encoding, rendering, planning, and what the context leaves for the answer.
 
 use super::error::from_tokenizer;
-use super::ids;
 use super::job::{Job, JobChat, JobPrompt};
+use super::{Tenant, ids};
 use crate::openai::{
-    ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidGenerate, ValidParams,
+    ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidGenerate,
+    ValidParams,
 };
 use crate::serving::{Chat, Conversation, Planned, ServedModel};
-use crate::text::TextParams;
+use crate::text::{StopSet, TextParams};
 use guesthouse_engine::TokenId;
 use guesthouse_tokenizer::{AddSpecial, Segment};
 use std::sync::Arc;
@@ -23,10 +24,14 @@ pub(super) struct Rendered {
 }
 
 /// Runs work that takes longer than a poll should.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| ApiError::Internal { message: format!("a worker thread failed: {error}") })
+        .map_err(|error| ApiError::Internal {
+            message: format!("a worker thread failed: {error}"),
+        })
 }
 
 /// Ids of raw text.
@@ -44,8 +49,20 @@ pub(super) async fn encode_raw(
     ids.map_err(|error| from_tokenizer(&error, "prompt"))
 }
 
-async fn encode_segments(model: &Arc<ServedModel>, segments: Vec<Segment>) -> Result<Vec<TokenId>, ApiError> {
-    let size: usize = segments.iter().map(|segment| if let Segment::Text(text) = segment { text.len() } else { 1 }).sum();
+async fn encode_segments(
+    model: &Arc<ServedModel>,
+    segments: Vec<Segment>,
+) -> Result<Vec<TokenId>, ApiError> {
+    let size: usize = segments
+        .iter()
+        .map(|segment| {
+            if let Segment::Text(text) = segment {
+                text.len()
+            } else {
+                1
+            }
+        })
+        .sum();
     let ids = if size < LARGE_TEXT {
         model.tokenizer.encode_segments(&segments)
     } else {
@@ -56,51 +73,104 @@ async fn encode_segments(model: &Arc<ServedModel>, segments: Vec<Segment>) -> Re
 }
 
 /// Renders a conversation and encodes it.
-pub(super) async fn render(model: &Arc<ServedModel>, conversation: &ValidConversation) -> Result<Rendered, ApiError> {
+pub(super) async fn render(
+    model: &Arc<ServedModel>,
+    conversation: &ValidConversation,
+) -> Result<Rendered, ApiError> {
     let conversation = conversation.to_guest(ids::now());
     let mut chat = model.guests.open_chat(conversation.now).await?;
     let segments = chat.render(&conversation).await?;
     let tokens = encode_segments(model, segments).await?;
-    Ok(Rendered { tokens, conversation, chat })
+    Ok(Rendered {
+        tokens,
+        conversation,
+        chat,
+    })
 }
 
-async fn encode_prompt(model: &Arc<ServedModel>, prompt: &RawPrompt, add: AddSpecial) -> Result<Vec<TokenId>, ApiError> {
+async fn encode_prompt(
+    model: &Arc<ServedModel>,
+    prompt: &RawPrompt,
+    add: AddSpecial,
+) -> Result<Vec<TokenId>, ApiError> {
     let tokens = match prompt {
         RawPrompt::Text(text) => encode_raw(model, text, add).await?,
         RawPrompt::Ids(ids) => ids.clone(),
     };
     if tokens.is_empty() {
-        return Err(ApiError::invalid("prompt", "`prompt` is empty; it needs at least one token"));
+        return Err(ApiError::invalid(
+            "prompt",
+            "`prompt` is empty; it needs at least one token",
+        ));
     }
     Ok(tokens)
 }
 
-pub(super) async fn completion(model: &Arc<ServedModel>, request: &ValidCompletion) -> Result<Job, ApiError> {
+pub(super) async fn completion(
+    model: &Arc<ServedModel>,
+    tenant: Tenant,
+    request: &ValidCompletion,
+) -> Result<Job, ApiError> {
     let mut prompts = Vec::with_capacity(request.prompts().len());
     for prompt in request.prompts() {
         prompts.push(encode_prompt(model, prompt, request.add_special()).await?);
     }
     let scored = request.scored_prompt();
-    build(model, request.params(), Input { field: "prompt", prompts, scored, stop_strings: Vec::new(), chat: None }).await
+    build(
+        model,
+        request.params(),
+        Input {
+            tenant,
+            field: "prompt",
+            prompts,
+            scored,
+            stop_strings: Vec::new(),
+            chat: None,
+        },
+    )
+    .await
 }
 
-pub(super) async fn generate(model: &Arc<ServedModel>, request: &ValidGenerate) -> Result<Job, ApiError> {
+pub(super) async fn generate(
+    model: &Arc<ServedModel>,
+    tenant: Tenant,
+    request: &ValidGenerate,
+) -> Result<Job, ApiError> {
     let prompts = vec![encode_prompt(model, request.prompt(), AddSpecial::Yes).await?];
-    let input = Input { field: "prompt", prompts, scored: None, stop_strings: Vec::new(), chat: None };
+    let input = Input {
+        tenant,
+        field: "prompt",
+        prompts,
+        scored: None,
+        stop_strings: Vec::new(),
+        chat: None,
+    };
     build(model, request.params(), input).await
 }
 
-pub(super) async fn chat(model: &Arc<ServedModel>, request: &ValidChat) -> Result<Job, ApiError> {
-    let Rendered { tokens, conversation, mut chat } = render(model, request.conversation()).await?;
+pub(super) async fn chat(
+    model: &Arc<ServedModel>,
+    tenant: Tenant,
+    request: &ValidChat,
+) -> Result<Job, ApiError> {
+    let Rendered {
+        tokens,
+        conversation,
+        mut chat,
+    } = render(model, request.conversation()).await?;
     if tokens.is_empty() {
-        return Err(ApiError::invalid("messages", "`messages` rendered to nothing; the template left no token"));
+        return Err(ApiError::invalid(
+            "messages",
+            "`messages` rendered to nothing; the template left no token",
+        ));
     }
-    let stop_strings = chat.stop_strings().await?.into_iter().filter(|string| !string.is_empty()).collect();
+    let stop_strings = chat.stop_strings().await?;
     let mut parsers = Vec::new();
     for _ in 0..request.params().n() {
         parsers.push(chat.parser(&conversation).await?);
     }
     let input = Input {
+        tenant,
         field: "messages",
         prompts: vec![tokens],
         scored: request.params().prompt_logprobs(),
@@ -111,6 +181,7 @@ pub(super) async fn chat(model: &Arc<ServedModel>, request: &ValidChat) -> Resul
 }
 
 struct Input {
+    tenant: Tenant,
     field: &'static str,
     prompts: Vec<Vec<TokenId>>,
     scored: Option<u32>,
@@ -119,7 +190,11 @@ struct Input {
     chat: Option<JobChat>,
 }
 
-async fn build(model: &Arc<ServedModel>, params: &ValidParams, input: Input) -> Result<Job, ApiError> {
+async fn build(
+    model: &Arc<ServedModel>,
+    params: &ValidParams,
+    input: Input,
+) -> Result<Job, ApiError> {
     let prompts = input
         .prompts
         .into_iter()
@@ -139,12 +214,12 @@ async fn build(model: &Arc<ServedModel>, params: &ValidParams, input: Input) -> 
         field: input.field,
         prompts,
         n: params.n(),
+        cache_salt: input.tenant.salt(model.cache_salt, params.cache_salt()),
         plan: Arc::new(planned.plan),
         seed: planned.seed.or(params.seed()).unwrap_or_else(rand::random),
         text: Arc::new(TextParams {
-            stop_strings,
+            stops: Arc::new(StopSet::new(&stop_strings, stopping.text())),
             stop_tokens: stopping.all_tokens(&model.stop_tokens),
-            stop_text: stopping.text(),
             min_tokens: params.min_tokens(),
             skip_special: params.skip_special(),
         }),
@@ -174,13 +249,20 @@ async fn plan(model: &Arc<ServedModel>, params: &ValidParams) -> Result<Planned,
 }
 
 /// How long the answer may get.
-fn room(model: &ServedModel, max_tokens: MaxTokens, prompt: usize, field: &'static str) -> Result<u32, ApiError> {
+fn room(
+    model: &ServedModel,
+    max_tokens: MaxTokens,
+    prompt: usize,
+    field: &'static str,
+) -> Result<u32, ApiError> {
     let context = model.max_model_len;
     let asked = match max_tokens {
         MaxTokens::Exactly(asked) => asked,
         MaxTokens::AtMost(_) | MaxTokens::Rest => 1,
     };
-    let rest = u32::try_from(prompt).ok().and_then(|prompt| context.checked_sub(prompt));
+    let rest = u32::try_from(prompt)
+        .ok()
+        .and_then(|prompt| context.checked_sub(prompt));
     match rest {
         Some(rest) if asked <= rest => Ok(match max_tokens {
             MaxTokens::Exactly(asked) => asked,
@@ -188,7 +270,11 @@ fn room(model: &ServedModel, max_tokens: MaxTokens, prompt: usize, field: &'stat
             MaxTokens::Rest => rest,
         }),
         _ => Err(ApiError::ContextLength {
-            param: if rest.is_some_and(|rest| rest > 0) { "max_tokens" } else { field },
+            param: if rest.is_some_and(|rest| rest > 0) {
+                "max_tokens"
+            } else {
+                field
+            },
             message: format!(
                 "This model's maximum context length is {context} tokens. However, you requested {} tokens ({prompt} \
                  in the {field}, {asked} in the completion). Please reduce the length of the {field} or completion.",

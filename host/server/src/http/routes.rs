@@ -7,7 +7,9 @@ mod models;
 mod operations;
 mod tokenize;
 
-pub(super) use self::{chat::*, completions::*, generate::*, models::*, operations::*, tokenize::*};
+pub(super) use self::{
+    chat::*, completions::*, generate::*, models::*, operations::*, tokenize::*,
+};
 
 use super::auth::check_key;
 use super::{AppState, CorsOrigins, docs, openapi};
@@ -46,14 +48,19 @@ pub fn router(state: AppState) -> Router {
     if let Some(cors) = cors {
         router = router.layer(cors);
     }
-    router.layer(CatchPanicLayer::custom(panicked)).with_state(state)
+    router
+        .layer(CatchPanicLayer::custom(panicked))
+        .with_state(state)
 }
 
 fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
     let origins = match origins {
         CorsOrigins::None => return None,
         CorsOrigins::Any => AllowOrigin::any(),
-        CorsOrigins::These(list) => AllowOrigin::list(list.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+        CorsOrigins::These(list) => AllowOrigin::list(
+            list.iter()
+                .filter_map(|origin| HeaderValue::from_str(origin).ok()),
+        ),
     };
     let layer = CorsLayer::new()
         .allow_origin(origins)
@@ -64,17 +71,28 @@ fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
 }
 
 async fn unknown_path(request: Request) -> ApiError {
-    ApiError::NotFound { path: request.uri().path().to_owned() }
+    ApiError::NotFound {
+        path: request.uri().path().to_owned(),
+    }
 }
 
 async fn wrong_method(request: Request) -> ApiError {
-    ApiError::MethodNotAllowed { method: request.method().to_string(), path: request.uri().path().to_owned() }
+    ApiError::MethodNotAllowed {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+    }
 }
 
 // The layer hands the panic's value over by value.
 #[allow(clippy::needless_pass_by_value)]
 fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
-    let text = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+    let text = cause
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| cause.downcast_ref::<&str>().copied());
     tracing::error!(cause = text.unwrap_or("unknown"), "a handler panicked");
-    ApiError::Internal { message: "the server failed at this request; its log has the cause".to_owned() }.into_response()
+    ApiError::Internal {
+        message: "the server failed at this request; its log has the cause".to_owned(),
+    }
+    .into_response()
 }

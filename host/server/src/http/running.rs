@@ -7,8 +7,8 @@ use crate::openai::{ApiError, Usage};
 use crate::serving::Delta;
 use crate::text::{ChoiceText, Ending};
 use guesthouse_engine::{
-    Disconnected, EngineHandle, Event, EventSink, FinishReason, GenerationParams, Priority, Request, RequestId,
-    Sampled, TokenId,
+    Disconnected, EngineHandle, Event, EventSink, FinishReason, GenerationParams, Priority,
+    Request, RequestId, Sampled, TokenId,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -66,7 +66,13 @@ struct Sink {
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> Result<(), Disconnected> {
         // At most `max_tokens` events of bounded size per choice: the channel needs no bound of its own.
-        self.events.send(Stamped { prompt: self.prompt, at: Instant::now(), event }).map_err(|_| Disconnected)
+        self.events
+            .send(Stamped {
+                prompt: self.prompt,
+                at: Instant::now(),
+                event,
+            })
+            .map_err(|_| Disconnected)
     }
 }
 
@@ -116,7 +122,11 @@ pub(super) struct Running {
 
 impl Running {
     /// Hands the job to the engine: all of its prompts or none.
-    pub(super) fn submit(job: Job, metrics: &Arc<ModelMetrics>, retry_after: u32) -> Result<Self, ApiError> {
+    pub(super) fn submit(
+        job: Job,
+        metrics: &Arc<ModelMetrics>,
+        retry_after: u32,
+    ) -> Result<Self, ApiError> {
         let (sender, events) = mpsc::unbounded_channel();
         let mut prompts = Vec::with_capacity(job.prompts.len());
         let mut choices = Vec::with_capacity(job.prompts.len() * job.n as usize);
@@ -136,7 +146,7 @@ impl Running {
             let id = engine.next_id();
             let request = Request {
                 id,
-                cache_salt: job.model.cache_salt,
+                cache_salt: job.cache_salt,
                 prompt: prompt.tokens,
                 params: GenerationParams {
                     max_tokens: prompt.max_tokens,
@@ -149,10 +159,24 @@ impl Running {
                 seed: job.seed,
                 priority: Priority::default(),
             };
-            let sink = Sink { prompt: index, events: sender.clone() };
-            engine.submit(request, Box::new(sink)).map_err(|error| from_submit(&error, job.field, retry_after))?;
-            let guard = Some(CancelGuard { engine: engine.clone(), id });
-            prompts.push(Prompt { guard, open: job.n, length, cached: 0, timeline: begun });
+            let sink = Sink {
+                prompt: index,
+                events: sender.clone(),
+            };
+            engine
+                .submit(request, Box::new(sink))
+                .map_err(|error| from_submit(&error, job.field, retry_after))?;
+            let guard = Some(CancelGuard {
+                engine: engine.clone(),
+                id,
+            });
+            prompts.push(Prompt {
+                guard,
+                open: job.n,
+                length,
+                cached: 0,
+                timeline: begun,
+            });
         }
         Ok(Self {
             events,
@@ -201,7 +225,9 @@ impl Running {
                 },
             };
             let Some(stamped) = received else {
-                return Err(ApiError::Unavailable { message: "the engine ended before the answer was complete".to_owned() });
+                return Err(ApiError::Unavailable {
+                    message: "the engine ended before the answer was complete".to_owned(),
+                });
             };
             if let Some(update) = self.take(stamped).await? {
                 return Ok(Some(update));
@@ -210,7 +236,10 @@ impl Running {
         Ok(None)
     }
 
-    async fn take(&mut self, Stamped { prompt, at, event }: Stamped) -> Result<Option<Update>, ApiError> {
+    async fn take(
+        &mut self,
+        Stamped { prompt, at, event }: Stamped,
+    ) -> Result<Option<Update>, ApiError> {
         match event {
             Event::Started { cached_tokens, .. } => {
                 self.prompts[prompt].cached = cached_tokens;
@@ -222,13 +251,18 @@ impl Running {
                 Ok(None)
             }
             Event::PromptLogprobs(scored) => Ok(Some(Update::Scores { prompt, scored })),
-            Event::Token { choice, sampled } => self.token(self.index(prompt, choice), at, sampled).await,
-            Event::Finished { choice, reason } => self.finished(self.index(prompt, choice), at, reason).await,
+            Event::Token { choice, sampled } => {
+                self.token(self.index(prompt, choice), at, sampled).await
+            }
+            Event::Finished { choice, reason } => {
+                self.finished(self.index(prompt, choice), at, reason).await
+            }
             Event::Failed { error, .. } => {
                 for choice in self.choices_of(prompt) {
                     choice.finished = true;
                 }
-                self.metrics.ended(&self.prompts[prompt].timeline, Outcome::Error, 0, at);
+                self.metrics
+                    .ended(&self.prompts[prompt].timeline, Outcome::Error, 0, at);
                 Err(from_engine(&error, self.field, self.retry_after))
             }
         }
@@ -243,7 +277,12 @@ impl Running {
         self.choices.iter_mut().skip(prompt * n).take(n)
     }
 
-    async fn token(&mut self, index: usize, at: Instant, sampled: Sampled) -> Result<Option<Update>, ApiError> {
+    async fn token(
+        &mut self,
+        index: usize,
+        at: Instant,
+        sampled: Sampled,
+    ) -> Result<Option<Update>, ApiError> {
         let choice = &mut self.choices[index];
         if choice.finished {
             // Stopped by a string while others of the request go on.
@@ -255,7 +294,10 @@ impl Running {
             choice.unsent.push(sampled);
         }
         if let Ending::StopString(string) = ending {
-            let finish = Finish { reason: "stop", stop_reason: Some(json!(string)) };
+            let finish = Finish {
+                reason: "stop",
+                stop_reason: Some(json!(string)),
+            };
             return self.end(index, at, text, finish).await.map(Some);
         }
         let deltas = self.parse(index, &text).await?;
@@ -263,30 +305,60 @@ impl Running {
             return Ok(None);
         }
         let tokens = std::mem::take(&mut self.choices[index].unsent);
-        Ok(Some(Update::Piece(Piece { index: number(index), deltas, tokens, finish: None })))
+        Ok(Some(Update::Piece(Piece {
+            index: number(index),
+            deltas,
+            tokens,
+            finish: None,
+        })))
     }
 
-    async fn finished(&mut self, index: usize, at: Instant, reason: FinishReason) -> Result<Option<Update>, ApiError> {
+    async fn finished(
+        &mut self,
+        index: usize,
+        at: Instant,
+        reason: FinishReason,
+    ) -> Result<Option<Update>, ApiError> {
         if self.choices[index].finished {
             return Ok(None);
         }
         let (text, ending) = self.choices[index].text.finish();
         let finish = match (ending, reason) {
-            (Ending::StopString(string), _) => Finish { reason: "stop", stop_reason: Some(json!(string)) },
-            (Ending::Open, FinishReason::Length) => Finish { reason: "length", stop_reason: None },
+            (Ending::StopString(string), _) => Finish {
+                reason: "stop",
+                stop_reason: Some(json!(string)),
+            },
+            (Ending::Open, FinishReason::Length) => Finish {
+                reason: "length",
+                stop_reason: None,
+            },
             (Ending::Open, FinishReason::Stop { token }) => {
                 let told = token.filter(|token| self.told_stop_tokens.contains(token));
-                Finish { reason: "stop", stop_reason: told.map(|token| json!(token)) }
+                Finish {
+                    reason: "stop",
+                    stop_reason: told.map(|token| json!(token)),
+                }
             }
         };
         self.end(index, at, text, finish).await.map(Some)
     }
 
-    async fn end(&mut self, index: usize, at: Instant, text: String, mut finish: Finish) -> Result<Update, ApiError> {
+    async fn end(
+        &mut self,
+        index: usize,
+        at: Instant,
+        text: String,
+        mut finish: Finish,
+    ) -> Result<Update, ApiError> {
         let choice = &mut self.choices[index];
         choice.finished = true;
-        let outcome = if finish.reason == "length" { Outcome::Length } else { Outcome::Stop };
-        self.metrics.ended(&choice.timeline, outcome, choice.text.tokens(), at);
+        let outcome = if finish.reason == "length" {
+            Outcome::Length
+        } else {
+            Outcome::Stop
+        };
+        self.metrics
+            .ended(&choice.timeline, outcome, choice.text.tokens(), at);
         let prompt = &mut self.prompts[index / self.n as usize];
         prompt.open -= 1;
         if prompt.open == 0 {
@@ -301,7 +373,12 @@ impl Running {
             finish.reason = "tool_calls";
         }
         let tokens = std::mem::take(&mut self.choices[index].unsent);
-        Ok(Update::Piece(Piece { index: number(index), deltas, tokens, finish: Some(finish) }))
+        Ok(Update::Piece(Piece {
+            index: number(index),
+            deltas,
+            tokens,
+            finish: Some(finish),
+        }))
     }
 
     /// Text as the chat guest takes it apart; raw text stays whole.
@@ -322,13 +399,16 @@ impl Drop for Running {
     fn drop(&mut self) {
         let now = Instant::now();
         for choice in self.choices.iter().filter(|choice| !choice.finished) {
-            self.metrics.ended(&choice.timeline, Outcome::Abort, choice.text.tokens(), now);
+            self.metrics
+                .ended(&choice.timeline, Outcome::Abort, choice.text.tokens(), now);
         }
     }
 }
 
 fn calls_tools(deltas: &[Delta]) -> bool {
-    deltas.iter().any(|delta| matches!(delta, Delta::ToolCall { .. }))
+    deltas
+        .iter()
+        .any(|delta| matches!(delta, Delta::ToolCall { .. }))
 }
 
 fn number(index: usize) -> u32 {

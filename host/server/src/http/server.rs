@@ -31,7 +31,11 @@ pub enum Served {
 ///
 /// # Errors
 /// When the listener itself breaks.
-pub async fn serve(listener: TcpListener, state: AppState, shutdown: impl Future<Output = ()>) -> io::Result<Served> {
+pub async fn serve(
+    listener: TcpListener,
+    state: AppState,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<Served> {
     let config = state.config().clone();
     let service = TowerToHyperService::new(router(state));
     let permits = Arc::new(Semaphore::new(config.max_connections));
@@ -66,7 +70,10 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: impl Future
         });
     }
     drop(listener);
-    tracing::info!(connections = connections.len(), "shutting down: waiting for running requests");
+    tracing::info!(
+        connections = connections.len(),
+        "shutting down: waiting for running requests"
+    );
     let drained = tokio::time::timeout(config.drain_timeout, graceful.shutdown()).await;
     match drained {
         Ok(()) => Ok(Served::Drained),
@@ -100,7 +107,9 @@ fn prepared(stream: TcpStream) -> TcpStream {
 
 /// Waits where the machine is out of sockets; passes over connections that were gone before they were accepted.
 async fn refused(error: &io::Error) -> io::Result<()> {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, InvalidInput};
+    use io::ErrorKind::{
+        ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, InvalidInput,
+    };
     match error.kind() {
         ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted => Ok(()),
         InvalidInput => Err(io::Error::new(error.kind(), error.to_string())),

@@ -13,7 +13,12 @@ use std::convert::Infallible;
 pub(super) fn data(value: &impl Serialize) -> Bytes {
     match serde_json::to_string(value) {
         Ok(json) => format!("data: {json}\n\n").into(),
-        Err(error) => data(&ApiError::Internal { message: format!("the answer could not be written: {error}") }.body()),
+        Err(error) => data(
+            &ApiError::Internal {
+                message: format!("the answer could not be written: {error}"),
+            }
+            .body(),
+        ),
     }
 }
 
@@ -28,7 +33,10 @@ pub(super) fn comment() -> Bytes {
 }
 
 /// An answer that is sent as it is made. Dropping it drops the stream.
-pub(super) fn response(content_type: &'static str, stream: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+pub(super) fn response(
+    content_type: &'static str,
+    stream: impl Stream<Item = Bytes> + Send + 'static,
+) -> Response {
     use futures::StreamExt as _;
     let mut response = Body::from_stream(stream.map(Ok::<_, Infallible>)).into_response();
     let headers = response.headers_mut();

@@ -24,8 +24,14 @@ impl AppState {
     /// The first model answers requests that name none.
     #[must_use]
     pub fn new(models: Vec<Arc<ServedModel>>, config: HttpConfig) -> Self {
-        let entries = models.into_iter().map(|model| ModelEntry { model, metrics: Arc::default() });
-        Self { models: entries.collect(), config: Arc::new(config) }
+        let entries = models.into_iter().map(|model| ModelEntry {
+            model,
+            metrics: Arc::default(),
+        });
+        Self {
+            models: entries.collect(),
+            config: Arc::new(config),
+        }
     }
 
     pub(super) fn config(&self) -> &HttpConfig {
@@ -40,9 +46,14 @@ impl AppState {
     pub(super) fn model(&self, name: Option<&str>) -> Result<&ModelEntry, ApiError> {
         let found = match name {
             None => self.models.first(),
-            Some(name) => self.models.iter().find(|entry| entry.model.answers_to(name)),
+            Some(name) => self
+                .models
+                .iter()
+                .find(|entry| entry.model.answers_to(name)),
         };
-        found.ok_or_else(|| ApiError::ModelNotFound { name: name.unwrap_or_default().to_owned() })
+        found.ok_or_else(|| ApiError::ModelNotFound {
+            name: name.unwrap_or_default().to_owned(),
+        })
     }
 
     pub(super) fn facts(&self, model: &ServedModel) -> ModelFacts {

@@ -23,7 +23,9 @@ pub enum ApiError {
         message: String,
     },
     /// No model has this name.
-    #[error("the model `{name}` does not exist here; GET /v1/models lists the models that are served")]
+    #[error(
+        "the model `{name}` does not exist here; GET /v1/models lists the models that are served"
+    )]
     ModelNotFound {
         /// The name asked for.
         name: String,
@@ -46,7 +48,9 @@ pub enum ApiError {
     #[error("this server needs an API key: send it as `Authorization: Bearer KEY`")]
     Unauthorized,
     /// The body is larger than the server reads.
-    #[error("the body is larger than the limit of {limit} bytes; send less, or start the server with a larger --max-body-bytes")]
+    #[error(
+        "the body is larger than the limit of {limit} bytes; send less, or start the server with a larger --max-body-bytes"
+    )]
     BodyTooLarge {
         /// The limit, bytes.
         limit: usize,
@@ -121,7 +125,10 @@ pub struct ErrorBody {
 impl ApiError {
     /// A field with a value that is not accepted.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Invalid { param: Some(param.into()), message: message.into() }
+        Self::Invalid {
+            param: Some(param.into()),
+            message: message.into(),
+        }
     }
 
     /// A fixed name for metrics and logs.
@@ -183,6 +190,13 @@ impl ApiError {
             Self::Guest { .. } => Some("guest_error"),
             other => Some(other.label()),
         };
-        ErrorBody { error: ErrorDetail { message: self.to_string(), kind, param, code } }
+        ErrorBody {
+            error: ErrorDetail {
+                message: self.to_string(),
+                kind,
+                param,
+                code,
+            },
+        }
     }
 }

@@ -9,7 +9,10 @@ use serde::de::DeserializeOwned;
 /// [`ApiError::Invalid`] with the path of the field whose type is wrong.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     if body.is_empty() {
-        return Err(ApiError::Invalid { param: None, message: "the body is empty, expected a JSON object".to_owned() });
+        return Err(ApiError::Invalid {
+            param: None,
+            message: "the body is empty, expected a JSON object".to_owned(),
+        });
     }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
@@ -22,11 +25,16 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
 
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
     if !error.is_data() {
-        return ApiError::Invalid { param: None, message: format!("the body is not valid JSON: {error}") };
+        return ApiError::Invalid {
+            param: None,
+            message: format!("the body is not valid JSON: {error}"),
+        };
     }
     let text = error.to_string();
     // serde names a missing field in the text alone.
-    let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    let missing = text
+        .strip_prefix("missing field `")
+        .and_then(|rest| rest.split('`').next());
     let param = match (missing, path) {
         (Some(field), "." | "?") => Some(field.to_owned()),
         (Some(field), parent) => Some(format!("{parent}.{field}")),
@@ -37,7 +45,10 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
         Some(param) => format!("`{param}`: {text}"),
         None => text,
     };
-    ApiError::Invalid { param: param.map(|param| reported(&param)), message }
+    ApiError::Invalid {
+        param: param.map(|param| reported(&param)),
+        message,
+    }
 }
 
 /// Clients look for the field's own name; only inside messages and tools is the place worth telling.

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
-use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 /// A text, or token ids.
@@ -27,7 +27,8 @@ pub enum PromptField {
     Many(Vec<RawPrompt>),
 }
 
-const EXPECTED: &str = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
+const EXPECTED: &str =
+    "a string, a list of strings, a list of token ids, or a list of lists of token ids";
 
 /// The first element of a list decides what the others must be. Ids go straight into four bytes each.
 enum Element {
@@ -45,7 +46,9 @@ impl<'de> Deserialize<'de> for Element {
                 f.write_str("a string, a token id (0 or more), or a list of token ids")
             }
             fn visit_u64<E: Error>(self, id: u64) -> Result<Element, E> {
-                u32::try_from(id).map(Element::Id).map_err(|_| E::custom(format!("token id {id} is not in the vocabulary")))
+                u32::try_from(id)
+                    .map(Element::Id)
+                    .map_err(|_| E::custom(format!("token id {id} is not in the vocabulary")))
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Element, E> {
                 Ok(Element::Text(text.to_owned()))
@@ -80,7 +83,9 @@ impl<'de> Deserialize<'de> for PromptField {
                 Ok(PromptField::One(RawPrompt::Text(text)))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PromptField, A::Error> {
-                let mixed = || A::Error::custom(format!("elements of different kinds, expected {EXPECTED}"));
+                let mixed = || {
+                    A::Error::custom(format!("elements of different kinds, expected {EXPECTED}"))
+                };
                 match seq.next_element::<Element>()? {
                     None => Ok(PromptField::Empty),
                     Some(Element::Id(first)) => {
@@ -93,7 +98,9 @@ impl<'de> Deserialize<'de> for PromptField {
                     Some(Element::Text(first)) => {
                         let mut prompts = vec![RawPrompt::Text(first)];
                         while let Some(element) = seq.next_element::<Element>()? {
-                            let Element::Text(text) = element else { return Err(mixed()) };
+                            let Element::Text(text) = element else {
+                                return Err(mixed());
+                            };
                             prompts.push(RawPrompt::Text(text));
                         }
                         Ok(PromptField::Many(prompts))
@@ -101,7 +108,9 @@ impl<'de> Deserialize<'de> for PromptField {
                     Some(Element::Ids(first)) => {
                         let mut prompts = vec![RawPrompt::Ids(first)];
                         while let Some(element) = seq.next_element::<Element>()? {
-                            let Element::Ids(ids) = element else { return Err(mixed()) };
+                            let Element::Ids(ids) = element else {
+                                return Err(mixed());
+                            };
                             prompts.push(RawPrompt::Ids(ids));
                         }
                         Ok(PromptField::Many(prompts))

@@ -95,6 +95,8 @@ pub struct SamplingFields {
     pub stream_options: Option<StreamOptions>,
     /// `{"type": "text"}`; structured output is not supported yet.
     pub response_format: Option<Value>,
+    /// Requests share cached prompts only with those that have the same.
+    pub cache_salt: Option<String>,
     /// Who asks; not used.
     pub user: Option<String>,
     /// Not supported.

@@ -31,7 +31,9 @@ impl Usage {
             prompt_tokens: prompt,
             completion_tokens: completion,
             total_tokens: prompt.saturating_add(completion),
-            prompt_tokens_details: PromptTokensDetails { cached_tokens: cached },
+            prompt_tokens_details: PromptTokensDetails {
+                cached_tokens: cached,
+            },
         }
     }
 }

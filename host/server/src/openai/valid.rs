@@ -9,6 +9,7 @@ mod conversation;
 mod generate;
 mod params;
 mod range;
+mod sampler;
 mod stopping;
 mod tokenize;
 

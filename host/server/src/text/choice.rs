@@ -1,6 +1,6 @@
 //! One choice's text.
 
-use super::{StopMatch, StopMatcher};
+use super::{StopMatcher, StopSet};
 use crate::openai::StopText;
 use guesthouse_engine::TokenId;
 use guesthouse_tokenizer::{Detokenizer, SkipSpecial, Tokenizer};
@@ -9,12 +9,10 @@ use std::sync::Arc;
 /// What turns tokens into text, the same for all choices of a request.
 #[derive(Clone, Debug)]
 pub struct TextParams {
-    /// Strings that end the text, the chat guest's after the client's.
-    pub stop_strings: Vec<String>,
+    /// Strings that end the text: the client's and the chat guest's.
+    pub stops: Arc<StopSet>,
     /// Tokens that end it, ascending.
     pub stop_tokens: Vec<TokenId>,
-    /// Whether what ended it is shown.
-    pub stop_text: StopText,
     /// No stop string counts within so many tokens.
     pub min_tokens: u32,
     /// Whether control tokens are shown.
@@ -24,7 +22,7 @@ pub struct TextParams {
 /// How a text ended, as far as tokens and strings tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By one of [`TextParams::stop_strings`].
+    /// By one of [`TextParams::stops`].
     StopString(String),
     /// Not yet.
     Open,
@@ -45,7 +43,7 @@ impl ChoiceText {
     pub fn new(tokenizer: &Arc<Tokenizer>, params: &Arc<TextParams>, prompt: &[TokenId]) -> Self {
         Self {
             detokenizer: Detokenizer::new(tokenizer, params.skip_special).with_prompt(prompt),
-            stops: StopMatcher::new(&params.stop_strings, params.stop_text),
+            stops: StopMatcher::new(&params.stops),
             params: Arc::clone(params),
             tokens: 0,
             stopped: false,
@@ -65,7 +63,7 @@ impl ChoiceText {
         }
         self.tokens += 1;
         let ends = self.params.stop_tokens.binary_search(&token).is_ok();
-        if ends && self.params.stop_text == StopText::Cut {
+        if ends && self.params.stops.text() == StopText::Cut {
             return (String::new(), Ending::Open);
         }
         let text = self.detokenizer.push(token);
@@ -89,10 +87,9 @@ impl ChoiceText {
         (shown, ending)
     }
 
-    fn ending(&mut self, stop: Option<StopMatch>) -> Ending {
-        let Some(stop) = stop else { return Ending::Open };
-        self.stopped = true;
-        Ending::StopString(self.params.stop_strings.get(stop.index).cloned().unwrap_or_default())
+    fn ending(&mut self, stop: Option<String>) -> Ending {
+        self.stopped |= stop.is_some();
+        stop.map_or(Ending::Open, Ending::StopString)
     }
 }
 

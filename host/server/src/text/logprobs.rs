@@ -10,7 +10,11 @@ use std::sync::Arc;
 /// JSON has no infinity; vLLM writes -9999 in its place.
 #[must_use]
 pub fn finite(logprob: f32) -> f32 {
-    if logprob.is_finite() { logprob.min(0.0) } else { -9999.0 }
+    if logprob.is_finite() {
+        logprob.min(0.0)
+    } else {
+        -9999.0
+    }
 }
 
 /// Writes tokens of log-probabilities.
@@ -25,7 +29,11 @@ impl TokenSpeller {
     /// For one request.
     #[must_use]
     pub fn new(tokenizer: &Arc<Tokenizer>, names: TokenNames, skip: SkipSpecial) -> Self {
-        Self { tokenizer: Arc::clone(tokenizer), names, skip }
+        Self {
+            tokenizer: Arc::clone(tokenizer),
+            names,
+            skip,
+        }
     }
 
     /// With U+FFFD for what is not whole characters.
@@ -43,10 +51,13 @@ impl TokenSpeller {
         }
         match String::from_utf8(self.tokenizer.token_bytes(token)) {
             Ok(text) => text,
-            Err(error) => error.as_bytes().iter().fold("bytes:".to_owned(), |mut text, byte| {
-                let _ = write!(text, "\\x{byte:02x}");
-                text
-            }),
+            Err(error) => error
+                .as_bytes()
+                .iter()
+                .fold("bytes:".to_owned(), |mut text, byte| {
+                    let _ = write!(text, "\\x{byte:02x}");
+                    text
+                }),
         }
     }
 
@@ -55,16 +66,23 @@ impl TokenSpeller {
         if self.skip == SkipSpecial::Yes && self.tokenizer.is_control(token) {
             return 0;
         }
-        let begins = self.tokenizer.token_bytes(token).iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
+        let begins = self
+            .tokenizer
+            .token_bytes(token)
+            .iter()
+            .filter(|&&byte| byte & 0xC0 != 0x80)
+            .count();
         u32::try_from(begins).unwrap_or(u32::MAX)
     }
 
     fn top_map(&self, sampled: &Sampled, top: u32) -> Map<String, Value> {
         let mut map = Map::new();
         for &(token, logprob) in sampled.top.iter().take(top as usize) {
-            map.entry(self.exact(token)).or_insert_with(|| json!(finite(logprob)));
+            map.entry(self.exact(token))
+                .or_insert_with(|| json!(finite(logprob)));
         }
-        map.entry(self.exact(sampled.token)).or_insert_with(|| json!(finite(sampled.logprob)));
+        map.entry(self.exact(sampled.token))
+            .or_insert_with(|| json!(finite(sampled.logprob)));
         map
     }
 
@@ -84,7 +102,13 @@ impl TokenSpeller {
 
     /// The legacy lists of a prompt. `scored` has one entry per token but the first.
     #[must_use]
-    pub fn prompt(&self, first: TokenId, scored: &[Sampled], top: u32, offset: &mut u32) -> CompletionLogprobs {
+    pub fn prompt(
+        &self,
+        first: TokenId,
+        scored: &[Sampled],
+        top: u32,
+        offset: &mut u32,
+    ) -> CompletionLogprobs {
         let mut lists = CompletionLogprobs {
             tokens: vec![self.exact(first)],
             token_logprobs: vec![None],
@@ -105,15 +129,25 @@ impl TokenSpeller {
     pub fn chat(&self, sampled: &Sampled, top: u32) -> ChatTokenLogprob {
         let entry = |token: TokenId, logprob: f32| {
             let bytes = self.tokenizer.token_bytes(token);
-            TokenLogprob { token: self.lossy(token, &bytes), logprob: finite(logprob), bytes }
+            TokenLogprob {
+                token: self.lossy(token, &bytes),
+                logprob: finite(logprob),
+                bytes,
+            }
         };
-        let TokenLogprob { token, logprob, bytes } = entry(sampled.token, sampled.logprob);
+        let TokenLogprob {
+            token,
+            logprob,
+            bytes,
+        } = entry(sampled.token, sampled.logprob);
         let best = sampled.top.iter().take(top as usize);
         ChatTokenLogprob {
             token,
             logprob,
             bytes,
-            top_logprobs: best.map(|&(token, logprob)| entry(token, logprob)).collect(),
+            top_logprobs: best
+                .map(|&(token, logprob)| entry(token, logprob))
+                .collect(),
         }
     }
 
@@ -126,13 +160,19 @@ impl TokenSpeller {
         };
         let map = |sampled: &Sampled| {
             let mut map = Map::new();
-            map.insert(sampled.token.to_string(), entry(sampled.token, sampled.logprob, sampled.rank));
+            map.insert(
+                sampled.token.to_string(),
+                entry(sampled.token, sampled.logprob, sampled.rank),
+            );
             for (rank, &(token, logprob)) in (1u32..).zip(sampled.top.iter().take(top as usize)) {
-                map.entry(token.to_string()).or_insert_with(|| entry(token, logprob, rank));
+                map.entry(token.to_string())
+                    .or_insert_with(|| entry(token, logprob, rank));
             }
             map
         };
-        std::iter::once(None).chain(scored.iter().map(|sampled| Some(map(sampled)))).collect()
+        std::iter::once(None)
+            .chain(scored.iter().map(|sampled| Some(map(sampled))))
+            .collect()
     }
 }
 

@@ -1,12 +1,68 @@
 //! Stop strings in a stream of text.
 
 use crate::openai::StopText;
+use std::sync::Arc;
 
-/// The stop string that ended a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StopMatch {
-    /// Which of the strings, by its place in the list.
-    pub index: usize,
+/// Stop strings of a request, prepared once and shared by its choices.
+#[derive(Debug)]
+pub struct StopSet {
+    patterns: Box<[Pattern]>,
+    text: StopText,
+}
+
+#[derive(Debug)]
+struct Pattern {
+    string: Box<str>,
+    /// `failure[i]`: length of the longest proper border of the first `i + 1` bytes.
+    failure: Box<[u32]>,
+}
+
+impl Pattern {
+    fn new(string: &str) -> Self {
+        let bytes = string.as_bytes();
+        let mut failure = vec![0u32; bytes.len()];
+        let mut border = 0;
+        for i in 1..bytes.len() {
+            while border > 0 && bytes[i] != bytes[border] {
+                border = failure[border - 1] as usize;
+            }
+            if bytes[i] == bytes[border] {
+                border += 1;
+            }
+            failure[i] = border as u32;
+        }
+        Self {
+            string: string.into(),
+            failure: failure.into(),
+        }
+    }
+
+    /// Bytes matched at the end of the text after one more byte, from those matched before it.
+    fn step(&self, mut matched: usize, byte: u8) -> usize {
+        let bytes = self.string.as_bytes();
+        while matched > 0 && bytes[matched] != byte {
+            matched = self.failure[matched - 1] as usize;
+        }
+        matched + usize::from(bytes[matched] == byte)
+    }
+}
+
+impl StopSet {
+    /// `text` says what becomes of the string that matched. Empty strings never match: they would everywhere.
+    #[must_use]
+    pub fn new(strings: &[String], text: StopText) -> Self {
+        let strings = strings.iter().filter(|string| !string.is_empty());
+        Self {
+            patterns: strings.map(|string| Pattern::new(string)).collect(),
+            text,
+        }
+    }
+
+    /// What becomes of a match.
+    #[must_use]
+    pub fn text(&self) -> StopText {
+        self.text
+    }
 }
 
 /// Finds the first stop string to be complete, the longest of those that complete at the same byte, and keeps back
@@ -14,81 +70,50 @@ pub struct StopMatch {
 ///
 /// Knuth-Morris-Pratt per string: each byte of text costs amortised constant work per string.
 pub struct StopMatcher {
-    patterns: Vec<Pattern>,
-    keep: StopText,
+    set: Arc<StopSet>,
+    /// Per pattern: bytes matched at the end of the text.
+    matched: Box<[usize]>,
     /// Text not given out: the longest end of the text that begins a stop string.
     held: String,
     stopped: bool,
 }
 
-struct Pattern {
-    bytes: Box<[u8]>,
-    /// `failure[i]`: length of the longest proper border of `bytes[..=i]`.
-    failure: Box<[usize]>,
-    /// Bytes matched at the end of the text.
-    matched: usize,
-}
-
-impl Pattern {
-    fn new(string: &str) -> Self {
-        let bytes = string.as_bytes();
-        let mut failure = vec![0; bytes.len()];
-        let mut border = 0;
-        for i in 1..bytes.len() {
-            while border > 0 && bytes[i] != bytes[border] {
-                border = failure[border - 1];
-            }
-            if bytes[i] == bytes[border] {
-                border += 1;
-            }
-            failure[i] = border;
-        }
-        Self { bytes: bytes.into(), failure: failure.into(), matched: 0 }
-    }
-
-    /// Whether the pattern is complete with this byte.
-    fn step(&mut self, byte: u8) -> bool {
-        while self.matched > 0 && self.bytes[self.matched] != byte {
-            self.matched = self.failure[self.matched - 1];
-        }
-        if self.bytes[self.matched] == byte {
-            self.matched += 1;
-        }
-        self.matched == self.bytes.len()
-    }
-}
-
 impl StopMatcher {
-    /// A matcher before the first text. Empty strings are passed over.
+    /// A matcher before the first text.
     #[must_use]
-    pub fn new(strings: &[String], keep: StopText) -> Self {
-        // Empty ones would match everywhere; validation refuses them, a guest might send them.
-        let patterns = strings.iter().map(|string| Pattern::new(string)).collect();
-        Self { patterns, keep, held: String::new(), stopped: false }
+    pub fn new(set: &Arc<StopSet>) -> Self {
+        Self {
+            set: Arc::clone(set),
+            matched: vec![0; set.patterns.len()].into(),
+            held: String::new(),
+            stopped: false,
+        }
     }
 
-    /// Takes the next text, whole characters, and gives what can be shown. After a match nothing is taken any more.
-    pub fn push(&mut self, text: &str) -> (String, Option<StopMatch>) {
+    /// Takes the next text, whole characters, and gives what can be shown and the string that matched. After a match
+    /// nothing is taken any more.
+    pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         if self.stopped || text.is_empty() {
             return (String::new(), None);
         }
-        if self.patterns.is_empty() {
+        if self.matched.is_empty() {
             return (text.to_owned(), None);
         }
         for (at, byte) in text.bytes().enumerate() {
             if let Some(index) = self.step(byte) {
+                let stop = &self.set.patterns[index].string;
                 self.stopped = true;
                 let mut shown = std::mem::take(&mut self.held);
                 // `at` is the last byte of a whole pattern, thus of a character.
                 shown.push_str(text.get(..=at).unwrap_or(text));
-                if self.keep == StopText::Cut {
-                    shown.truncate(shown.len() - self.patterns[index].bytes.len());
+                if self.set.text == StopText::Cut {
+                    shown.truncate(shown.len() - stop.len());
                 }
-                return (shown, Some(StopMatch { index }));
+                return (shown, Some(stop.to_string()));
             }
         }
         self.held.push_str(text);
-        let kept = self.patterns.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
+        let kept = self.matched.iter().copied().max().unwrap_or(0);
         // A matched beginning starts with a character's first byte.
         let rest = self.held.split_off(self.held.len() - kept);
         (std::mem::replace(&mut self.held, rest), None)
@@ -99,25 +124,28 @@ impl StopMatcher {
         if self.stopped {
             return String::new();
         }
-        for pattern in &mut self.patterns {
-            pattern.matched = 0;
-        }
+        self.matched.fill(0);
         std::mem::take(&mut self.held) + text
     }
 
     /// The text is over: what was held back.
     pub fn finish(&mut self) -> String {
-        if self.stopped { String::new() } else { std::mem::take(&mut self.held) }
+        if self.stopped {
+            String::new()
+        } else {
+            std::mem::take(&mut self.held)
+        }
     }
 
+    /// The longest pattern that this byte completes.
     fn step(&mut self, byte: u8) -> Option<usize> {
         let mut longest: Option<(usize, usize)> = None;
-        for (index, pattern) in self.patterns.iter_mut().enumerate() {
-            if !pattern.bytes.is_empty()
-                && pattern.step(byte)
-                && longest.is_none_or(|(_, length)| pattern.bytes.len() > length)
+        for (index, pattern) in self.set.patterns.iter().enumerate() {
+            let matched = pattern.step(self.matched[index], byte);
+            self.matched[index] = matched;
+            if matched == pattern.string.len() && longest.is_none_or(|(_, length)| matched > length)
             {
-                longest = Some((index, pattern.bytes.len()));
+                longest = Some((index, matched));
             }
         }
         longest.map(|(index, _)| index)

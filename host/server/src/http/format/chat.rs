@@ -5,8 +5,8 @@ use super::super::running::{Piece, Running, Update};
 use super::super::sse;
 use super::{ChunkWriter, Heading, chunk_usage};
 use crate::openai::{
-    ApiError, ChatChoice, ChatChunk, ChatChunkChoice, ChatDelta, ChatLogprobs, ChatMessage, ChatResponse, FunctionCall,
-    StreamUsage, ToolCall, Usage,
+    ApiError, ChatChoice, ChatChunk, ChatChunkChoice, ChatDelta, ChatLogprobs, ChatMessage,
+    ChatResponse, FunctionCall, StreamUsage, ToolCall, Usage,
 };
 use crate::serving::Delta;
 use crate::text::TokenSpeller;
@@ -30,7 +30,10 @@ pub(in crate::http) struct ChatFormat {
 impl ChatFormat {
     fn logprobs(&self, tokens: &[Sampled]) -> Option<ChatLogprobs> {
         let top = self.top_logprobs?;
-        let content: Vec<_> = tokens.iter().map(|sampled| self.speller.chat(sampled, top)).collect();
+        let content: Vec<_> = tokens
+            .iter()
+            .map(|sampled| self.speller.chat(sampled, top))
+            .collect();
         (!content.is_empty()).then_some(ChatLogprobs { content })
     }
 }
@@ -50,14 +53,22 @@ impl Growing {
         match delta {
             Delta::Content(text) => self.content.push_str(&text),
             Delta::Reasoning(text) => self.reasoning.push_str(&text),
-            Delta::ToolCall { index, id, name, arguments } => {
+            Delta::ToolCall {
+                index,
+                id,
+                name,
+                arguments,
+            } => {
                 let known = self.calls.iter().position(|call| call.index == Some(index));
                 let at = known.unwrap_or_else(|| {
                     self.calls.push(ToolCall {
                         index: Some(index),
                         id: Some(id.unwrap_or_else(|| ids::random("call_"))),
                         kind: Some("function"),
-                        function: FunctionCall { name: Some(String::new()), arguments: String::new() },
+                        function: FunctionCall {
+                            name: Some(String::new()),
+                            arguments: String::new(),
+                        },
                     });
                     self.calls.len() - 1
                 });
@@ -92,7 +103,10 @@ impl Growing {
 }
 
 /// Runs the request to its end and writes the whole answer.
-pub(in crate::http) async fn chat_whole(mut running: Running, format: ChatFormat) -> Result<ChatResponse, ApiError> {
+pub(in crate::http) async fn chat_whole(
+    mut running: Running,
+    format: ChatFormat,
+) -> Result<ChatResponse, ApiError> {
     let mut choices: Vec<_> = (0..running.choices())
         .map(|_| Growing {
             content: format.echo.clone(),
@@ -108,9 +122,16 @@ pub(in crate::http) async fn chat_whole(mut running: Running, format: ChatFormat
         match update {
             Update::Silence => {}
             Update::Scores { scored, .. } => {
-                prompt_logprobs = format.prompt_logprobs.map(|top| format.speller.prompt_maps(&scored, top));
+                prompt_logprobs = format
+                    .prompt_logprobs
+                    .map(|top| format.speller.prompt_maps(&scored, top));
             }
-            Update::Piece(Piece { index, deltas, tokens, finish }) => {
+            Update::Piece(Piece {
+                index,
+                deltas,
+                tokens,
+                finish,
+            }) => {
                 let growing = &mut choices[index as usize];
                 deltas.into_iter().for_each(|delta| growing.take(delta));
                 if let (Some(all), Some(more)) = (&mut growing.logprobs, format.logprobs(&tokens)) {
@@ -128,7 +149,10 @@ pub(in crate::http) async fn chat_whole(mut running: Running, format: ChatFormat
         object: "chat.completion",
         created: format.heading.created,
         model: format.heading.model,
-        choices: (0u32..).zip(choices).map(|(index, growing)| growing.into_choice(index)).collect(),
+        choices: (0u32..)
+            .zip(choices)
+            .map(|(index, growing)| growing.into_choice(index))
+            .collect(),
         usage: running.usage(),
         prompt_logprobs,
     })
@@ -145,7 +169,12 @@ pub(in crate::http) struct ChatStream {
 
 impl ChatStream {
     pub(in crate::http) fn new(format: ChatFormat, usage: StreamUsage, choices: u32) -> Self {
-        Self { format, usage, choices, named: HashSet::new() }
+        Self {
+            format,
+            usage,
+            choices,
+            named: HashSet::new(),
+        }
     }
 
     fn chunk(&self, choices: Vec<ChatChunkChoice>, usage: Option<Option<Usage>>) -> Bytes {
@@ -160,7 +189,15 @@ impl ChatStream {
     }
 
     fn call(&mut self, choice: u32, delta: Delta) -> Option<ToolCall> {
-        let Delta::ToolCall { index, id, name, arguments } = delta else { return None };
+        let Delta::ToolCall {
+            index,
+            id,
+            name,
+            arguments,
+        } = delta
+        else {
+            return None;
+        };
         let first = self.named.insert((choice, index));
         Some(ToolCall {
             index: Some(index),
@@ -175,20 +212,35 @@ impl ChatStream {
         let mut chunks: Vec<ChatDelta> = Vec::new();
         for delta in deltas {
             let next = match delta {
-                Delta::Content(text) => ChatDelta { content: Some(text), ..ChatDelta::default() },
-                Delta::Reasoning(text) => ChatDelta { reasoning_content: Some(text), ..ChatDelta::default() },
-                call @ Delta::ToolCall { .. } => {
-                    ChatDelta { tool_calls: self.call(choice, call).into_iter().collect(), ..ChatDelta::default() }
-                }
+                Delta::Content(text) => ChatDelta {
+                    content: Some(text),
+                    ..ChatDelta::default()
+                },
+                Delta::Reasoning(text) => ChatDelta {
+                    reasoning_content: Some(text),
+                    ..ChatDelta::default()
+                },
+                call @ Delta::ToolCall { .. } => ChatDelta {
+                    tool_calls: self.call(choice, call).into_iter().collect(),
+                    ..ChatDelta::default()
+                },
             };
             match chunks.last_mut() {
-                Some(ChatDelta { content: Some(text), .. }) if next.content.is_some() => {
+                Some(ChatDelta {
+                    content: Some(text),
+                    ..
+                }) if next.content.is_some() => {
                     text.push_str(next.content.as_deref().unwrap_or_default());
                 }
-                Some(ChatDelta { reasoning_content: Some(text), .. }) if next.reasoning_content.is_some() => {
+                Some(ChatDelta {
+                    reasoning_content: Some(text),
+                    ..
+                }) if next.reasoning_content.is_some() => {
                     text.push_str(next.reasoning_content.as_deref().unwrap_or_default());
                 }
-                Some(ChatDelta { tool_calls, .. }) if !tool_calls.is_empty() && !next.tool_calls.is_empty() => {
+                Some(ChatDelta { tool_calls, .. })
+                    if !tool_calls.is_empty() && !next.tool_calls.is_empty() =>
+                {
                     tool_calls.extend(next.tool_calls);
                 }
                 _ => chunks.push(next),
@@ -203,11 +255,24 @@ impl ChunkWriter for ChatStream {
         let usage = chunk_usage(self.usage, usage);
         let mut chunks = Vec::new();
         for index in 0..self.choices {
-            let part = |delta| ChatChunkChoice { index, delta, logprobs: None, finish_reason: None, stop_reason: None };
-            let role = ChatDelta { role: Some(ROLE), content: Some(String::new()), ..ChatDelta::default() };
+            let part = |delta| ChatChunkChoice {
+                index,
+                delta,
+                logprobs: None,
+                finish_reason: None,
+                stop_reason: None,
+            };
+            let role = ChatDelta {
+                role: Some(ROLE),
+                content: Some(String::new()),
+                ..ChatDelta::default()
+            };
             chunks.push(self.chunk(vec![part(role)], usage));
             if !self.format.echo.is_empty() {
-                let echo = ChatDelta { content: Some(self.format.echo.clone()), ..ChatDelta::default() };
+                let echo = ChatDelta {
+                    content: Some(self.format.echo.clone()),
+                    ..ChatDelta::default()
+                };
                 chunks.push(self.chunk(vec![part(echo)], usage));
             }
         }
@@ -215,7 +280,15 @@ impl ChunkWriter for ChatStream {
     }
 
     fn update(&mut self, update: Update, usage: Usage) -> Vec<Bytes> {
-        let Update::Piece(Piece { index, deltas, tokens, mut finish }) = update else { return Vec::new() };
+        let Update::Piece(Piece {
+            index,
+            deltas,
+            tokens,
+            mut finish,
+        }) = update
+        else {
+            return Vec::new();
+        };
         let mut logprobs = self.format.logprobs(&tokens);
         let mut deltas = self.deltas(index, deltas);
         if deltas.is_empty() || finish.is_some() {
@@ -239,7 +312,8 @@ impl ChunkWriter for ChatStream {
     }
 
     fn close(&mut self, usage: Usage) -> Vec<Bytes> {
-        let last = (self.usage != StreamUsage::Never).then(|| self.chunk(Vec::new(), Some(Some(usage))));
+        let last =
+            (self.usage != StreamUsage::Never).then(|| self.chunk(Vec::new(), Some(Some(usage))));
         last.into_iter().chain([sse::done()]).collect()
     }
 

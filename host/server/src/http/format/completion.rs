@@ -3,7 +3,9 @@
 use super::super::running::{Finish, Piece, Running, Update};
 use super::super::sse;
 use super::{ChunkWriter, Heading, chunk_usage};
-use crate::openai::{ApiError, CompletionChoice, CompletionLogprobs, CompletionResponse, StreamUsage, Usage};
+use crate::openai::{
+    ApiError, CompletionChoice, CompletionLogprobs, CompletionResponse, StreamUsage, Usage,
+};
 use crate::serving::Delta;
 use crate::text::TokenSpeller;
 use bytes::Bytes;
@@ -30,7 +32,11 @@ pub(in crate::http) struct CompletionFormat {
 }
 
 impl CompletionFormat {
-    fn response(&self, choices: Vec<CompletionChoice>, usage: Option<Option<Usage>>) -> CompletionResponse {
+    fn response(
+        &self,
+        choices: Vec<CompletionChoice>,
+        usage: Option<Option<Usage>>,
+    ) -> CompletionResponse {
         CompletionResponse {
             id: self.heading.id.clone(),
             object: "text_completion",
@@ -47,23 +53,51 @@ impl CompletionFormat {
     }
 
     /// The echoed prompt of a choice, with its log-probabilities if both were asked for.
-    fn echo(&self, prompt: usize, scored: &[Sampled], offset: &mut u32) -> Option<(String, Option<CompletionLogprobs>)> {
+    fn echo(
+        &self,
+        prompt: usize,
+        scored: &[Sampled],
+        offset: &mut u32,
+    ) -> Option<(String, Option<CompletionLogprobs>)> {
         let echoed = self.echoed.get(prompt)?;
-        let logprobs = self.top_logprobs.map(|top| self.speller.prompt(echoed.first, scored, top, offset));
+        let logprobs = self
+            .top_logprobs
+            .map(|top| self.speller.prompt(echoed.first, scored, top, offset));
         Some((echoed.text.clone(), logprobs))
     }
 }
 
 fn text_of(deltas: Vec<Delta>) -> String {
-    deltas.into_iter().map(|delta| if let Delta::Content(text) = delta { text } else { String::new() }).collect()
+    deltas
+        .into_iter()
+        .map(|delta| {
+            if let Delta::Content(text) = delta {
+                text
+            } else {
+                String::new()
+            }
+        })
+        .collect()
 }
 
-fn choice(index: u32, text: String, logprobs: Option<CompletionLogprobs>, finish: Option<Finish>) -> CompletionChoice {
+fn choice(
+    index: u32,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    finish: Option<Finish>,
+) -> CompletionChoice {
     let (finish_reason, stop_reason) = match finish {
         Some(finish) => (Some(finish.reason), finish.stop_reason),
         None => (None, None),
     };
-    CompletionChoice { index, text, logprobs, finish_reason, stop_reason, prompt_logprobs: None }
+    CompletionChoice {
+        index,
+        text,
+        logprobs,
+        finish_reason,
+        stop_reason,
+        prompt_logprobs: None,
+    }
 }
 
 fn append(to: &mut Option<CompletionLogprobs>, more: CompletionLogprobs) {
@@ -86,7 +120,10 @@ pub(in crate::http) async fn completion_whole(
     let n = format.n as usize;
     let mut choices: Vec<_> = (0..count)
         .map(|index| {
-            let text = format.echoed.get(index as usize / n).map_or_else(String::new, |echoed| echoed.text.clone());
+            let text = format
+                .echoed
+                .get(index as usize / n)
+                .map_or_else(String::new, |echoed| echoed.text.clone());
             let logprobs = format.top_logprobs.map(|_| CompletionLogprobs::default());
             choice(index, text, logprobs, None)
         })
@@ -96,15 +133,26 @@ pub(in crate::http) async fn completion_whole(
         match update {
             Update::Silence => {}
             Update::Scores { prompt, scored } => {
-                for (choice, offset) in choices.iter_mut().zip(&mut offsets).skip(prompt * n).take(n) {
+                for (choice, offset) in choices
+                    .iter_mut()
+                    .zip(&mut offsets)
+                    .skip(prompt * n)
+                    .take(n)
+                {
                     if let Some((_, Some(logprobs))) = format.echo(prompt, &scored, offset) {
                         append(&mut choice.logprobs, logprobs);
                     }
-                    choice.prompt_logprobs =
-                        format.prompt_logprobs.map(|top| format.speller.prompt_maps(&scored, top));
+                    choice.prompt_logprobs = format
+                        .prompt_logprobs
+                        .map(|top| format.speller.prompt_maps(&scored, top));
                 }
             }
-            Update::Piece(Piece { index, deltas, tokens, finish }) => {
+            Update::Piece(Piece {
+                index,
+                deltas,
+                tokens,
+                finish,
+            }) => {
                 let at = index as usize;
                 choices[at].text.push_str(&text_of(deltas));
                 if let Some(logprobs) = format.logprobs(&tokens, &mut offsets[at]) {
@@ -130,19 +178,37 @@ pub(in crate::http) struct CompletionStream {
 
 impl CompletionStream {
     pub(in crate::http) fn new(format: CompletionFormat, usage: StreamUsage, choices: u32) -> Self {
-        Self { format, usage, offsets: vec![0; choices as usize] }
+        Self {
+            format,
+            usage,
+            offsets: vec![0; choices as usize],
+        }
     }
 
     fn chunk(&self, choice: CompletionChoice, usage: Usage) -> Bytes {
-        sse::data(&self.format.response(vec![choice], chunk_usage(self.usage, usage)))
+        sse::data(
+            &self
+                .format
+                .response(vec![choice], chunk_usage(self.usage, usage)),
+        )
     }
 
     fn echo(&mut self, prompt: usize, scored: &[Sampled], usage: Usage) -> Vec<Bytes> {
         let n = self.format.n as usize;
         let mut chunks = Vec::new();
         for index in prompt * n..(prompt + 1) * n {
-            if let Some((text, logprobs)) = self.format.echo(prompt, scored, &mut self.offsets[index]) {
-                chunks.push(self.chunk(choice(u32::try_from(index).unwrap_or(u32::MAX), text, logprobs, None), usage));
+            if let Some((text, logprobs)) =
+                self.format.echo(prompt, scored, &mut self.offsets[index])
+            {
+                chunks.push(self.chunk(
+                    choice(
+                        u32::try_from(index).unwrap_or(u32::MAX),
+                        text,
+                        logprobs,
+                        None,
+                    ),
+                    usage,
+                ));
             }
         }
         chunks
@@ -155,15 +221,24 @@ impl ChunkWriter for CompletionStream {
         if self.format.top_logprobs.is_some() {
             return Vec::new();
         }
-        (0..self.format.echoed.len()).flat_map(|prompt| self.echo(prompt, &[], usage)).collect()
+        (0..self.format.echoed.len())
+            .flat_map(|prompt| self.echo(prompt, &[], usage))
+            .collect()
     }
 
     fn update(&mut self, update: Update, usage: Usage) -> Vec<Bytes> {
         match update {
             Update::Silence => Vec::new(),
             Update::Scores { prompt, scored } => self.echo(prompt, &scored, usage),
-            Update::Piece(Piece { index, deltas, tokens, finish }) => {
-                let logprobs = self.format.logprobs(&tokens, &mut self.offsets[index as usize]);
+            Update::Piece(Piece {
+                index,
+                deltas,
+                tokens,
+                finish,
+            }) => {
+                let logprobs = self
+                    .format
+                    .logprobs(&tokens, &mut self.offsets[index as usize]);
                 vec![self.chunk(choice(index, text_of(deltas), logprobs, finish), usage)]
             }
         }

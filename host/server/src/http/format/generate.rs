@@ -8,8 +8,12 @@ use bytes::Bytes;
 use serde::Serialize;
 
 fn take(texts: &mut [String], update: Update) -> bool {
-    let Update::Piece(Piece { index, deltas, .. }) = update else { return false };
-    let Some(text) = texts.get_mut(index as usize) else { return false };
+    let Update::Piece(Piece { index, deltas, .. }) = update else {
+        return false;
+    };
+    let Some(text) = texts.get_mut(index as usize) else {
+        return false;
+    };
     let before = text.len();
     for delta in deltas {
         if let Delta::Content(more) = delta {
@@ -20,7 +24,10 @@ fn take(texts: &mut [String], update: Update) -> bool {
 }
 
 /// Runs the request to its end.
-pub(in crate::http) async fn generate_whole(mut running: Running, prompt: &str) -> Result<GenerateResponse, ApiError> {
+pub(in crate::http) async fn generate_whole(
+    mut running: Running,
+    prompt: &str,
+) -> Result<GenerateResponse, ApiError> {
     let mut text = vec![prompt.to_owned(); running.choices() as usize];
     while let Some(update) = running.next().await? {
         take(&mut text, update);
@@ -35,7 +42,11 @@ pub(in crate::http) struct GenerateStream {
 
 impl GenerateStream {
     pub(in crate::http) fn new(prompt: &str, choices: u32) -> Self {
-        Self { answer: GenerateResponse { text: vec![prompt.to_owned(); choices as usize] } }
+        Self {
+            answer: GenerateResponse {
+                text: vec![prompt.to_owned(); choices as usize],
+            },
+        }
     }
 }
 
@@ -51,7 +62,11 @@ impl ChunkWriter for GenerateStream {
     }
 
     fn update(&mut self, update: Update, _: Usage) -> Vec<Bytes> {
-        if take(&mut self.answer.text, update) { object(&self.answer) } else { Vec::new() }
+        if take(&mut self.answer.text, update) {
+            object(&self.answer)
+        } else {
+            Vec::new()
+        }
     }
 
     fn close(&mut self, _: Usage) -> Vec<Bytes> {

@@ -21,16 +21,22 @@ pub(super) struct Snapshot {
 impl Histogram {
     pub(super) fn new(bounds: &'static [f64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self { bounds, counts, sum: AtomicU64::new(0f64.to_bits()) }
+        Self {
+            bounds,
+            counts,
+            sum: AtomicU64::new(0f64.to_bits()),
+        }
     }
 
     pub(super) fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         // The closure always gives a value, so the update succeeds.
-        let _ = self.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bits| {
-            Some((f64::from_bits(bits) + value).to_bits())
-        });
+        let _ = self
+            .sum
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bits| {
+                Some((f64::from_bits(bits) + value).to_bits())
+            });
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -39,8 +45,17 @@ impl Histogram {
             below += count.load(Ordering::Relaxed);
             below
         });
-        let buckets = self.bounds.iter().copied().zip(cumulated.by_ref()).collect();
+        let buckets = self
+            .bounds
+            .iter()
+            .copied()
+            .zip(cumulated.by_ref())
+            .collect();
         let count = cumulated.last().unwrap_or(0);
-        Snapshot { buckets, count, sum: f64::from_bits(self.sum.load(Ordering::Relaxed)) }
+        Snapshot {
+            buckets,
+            count,
+            sum: f64::from_bits(self.sum.load(Ordering::Relaxed)),
+        }
     }
 }

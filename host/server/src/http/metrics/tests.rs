@@ -20,5 +20,8 @@ fn labels_are_escaped() {
     let mut out = TextFormat::default();
     out.family("x", "gauge", "Help.");
     out.sample("x", &[("model_name", "a\\b\"c\nd"), ("le", "+Inf")], 1.5);
-    assert_eq!(out.finish(), "# HELP x Help.\n# TYPE x gauge\nx{model_name=\"a\\\\b\\\"c\\nd\",le=\"+Inf\"} 1.5\n");
+    assert_eq!(
+        out.finish(),
+        "# HELP x Help.\n# TYPE x gauge\nx{model_name=\"a\\\\b\\\"c\\nd\",le=\"+Inf\"} 1.5\n"
+    );
 }

@@ -16,7 +16,10 @@ impl TextFormat {
         self.0.push_str(name);
         for (i, (label, value)) in labels.iter().enumerate() {
             self.0.push(if i == 0 { '{' } else { ',' });
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let value = value
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
             let _ = write!(self.0, "{label}=\"{value}\"");
         }
         let _ = writeln!(self.0, "}} {value}");
@@ -25,11 +28,27 @@ impl TextFormat {
     pub(super) fn histogram(&mut self, name: &str, model: &str, snapshot: &Snapshot) {
         let bucket = format!("{name}_bucket");
         for (bound, count) in &snapshot.buckets {
-            self.sample(&bucket, &[("model_name", model), ("le", &format!("{bound:?}"))], *count as f64);
+            self.sample(
+                &bucket,
+                &[("model_name", model), ("le", &format!("{bound:?}"))],
+                *count as f64,
+            );
         }
-        self.sample(&bucket, &[("model_name", model), ("le", "+Inf")], snapshot.count as f64);
-        self.sample(&format!("{name}_sum"), &[("model_name", model)], snapshot.sum);
-        self.sample(&format!("{name}_count"), &[("model_name", model)], snapshot.count as f64);
+        self.sample(
+            &bucket,
+            &[("model_name", model), ("le", "+Inf")],
+            snapshot.count as f64,
+        );
+        self.sample(
+            &format!("{name}_sum"),
+            &[("model_name", model)],
+            snapshot.sum,
+        );
+        self.sample(
+            &format!("{name}_count"),
+            &[("model_name", model)],
+            snapshot.count as f64,
+        );
     }
 
     pub(super) fn finish(self) -> String {

@@ -3,14 +3,15 @@
 use super::super::body::JsonBytes;
 use super::super::format::{ChatFormat, ChatStream, Heading, chat_whole, stream};
 use super::super::running::Running;
-use super::super::{AppState, prepare, sse};
+use super::super::{AppState, Tenant, prepare, sse};
 use crate::openai::{
-    ApiError, ChatFields, ChatResponse, ConversationFields, Delivery, ErrorBody, SamplingFields, ValidChat, parse,
+    ApiError, ChatFields, ChatResponse, ConversationFields, Delivery, ErrorBody, SamplingFields,
+    ValidChat, parse,
 };
 use crate::text::TokenSpeller;
-use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 /// Answers a conversation.
 #[utoipa::path(
@@ -25,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 )]
 pub(in crate::http) async fn create_chat_completion(
     State(state): State<AppState>,
+    Extension(tenant): Extension<Tenant>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     let sampling: SamplingFields = parse(&body)?;
@@ -32,12 +34,16 @@ pub(in crate::http) async fn create_chat_completion(
     let conversation: ConversationFields = parse(&body)?;
     drop(body);
     let entry = state.model(sampling.model.as_deref())?;
-    let request = ValidChat::new(sampling, chat, conversation, &state.facts(&entry.model))?;
-    let job = prepare::chat(&entry.model, &request).await?;
+    let request = ValidChat::new(sampling, &chat, conversation, &state.facts(&entry.model))?;
+    let job = prepare::chat(&entry.model, tenant, &request).await?;
     let params = request.params();
     let format = ChatFormat {
         heading: Heading::new("chatcmpl-", &entry.model),
-        speller: TokenSpeller::new(&entry.model.tokenizer, params.token_names(), params.skip_special()),
+        speller: TokenSpeller::new(
+            &entry.model.tokenizer,
+            params.token_names(),
+            params.skip_special(),
+        ),
         top_logprobs: params.top_logprobs(),
         prompt_logprobs: params.prompt_logprobs(),
         echo: request.echo().to_owned(),
@@ -48,7 +54,10 @@ pub(in crate::http) async fn create_chat_completion(
         Delivery::Stream { usage } => {
             let writer = ChatStream::new(format, usage, running.choices());
             let running = running.with_silence(state.config().keep_alive);
-            Ok(sse::response("text/event-stream; charset=utf-8", stream(running, writer)))
+            Ok(sse::response(
+                "text/event-stream; charset=utf-8",
+                stream(running, writer),
+            ))
         }
     }
 }

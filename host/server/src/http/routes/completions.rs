@@ -1,18 +1,20 @@
 //! `/v1/completions`.
 
 use super::super::body::JsonBytes;
-use super::super::format::{CompletionFormat, CompletionStream, Echoed, Heading, completion_whole, stream};
+use super::super::format::{
+    CompletionFormat, CompletionStream, Echoed, Heading, completion_whole, stream,
+};
 use super::super::running::Running;
-use super::super::{AppState, prepare, sse};
+use super::super::{AppState, Tenant, prepare, sse};
 use crate::openai::{
-    ApiError, CompletionFields, CompletionResponse, Delivery, Echo, ErrorBody, RawPrompt, SamplingFields,
-    ValidCompletion, parse,
+    ApiError, CompletionFields, CompletionResponse, Delivery, Echo, ErrorBody, RawPrompt,
+    SamplingFields, ValidCompletion, parse,
 };
 use crate::serving::ServedModel;
 use crate::text::TokenSpeller;
-use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use guesthouse_engine::TokenId;
 use guesthouse_tokenizer::SkipSpecial;
 
@@ -29,6 +31,7 @@ use guesthouse_tokenizer::SkipSpecial;
 )]
 pub(in crate::http) async fn create_completion(
     State(state): State<AppState>,
+    Extension(tenant): Extension<Tenant>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     let sampling: SamplingFields = parse(&body)?;
@@ -36,7 +39,7 @@ pub(in crate::http) async fn create_completion(
     drop(body);
     let entry = state.model(sampling.model.as_deref())?;
     let request = ValidCompletion::new(sampling, fields, &state.facts(&entry.model))?;
-    let job = prepare::completion(&entry.model, &request).await?;
+    let job = prepare::completion(&entry.model, tenant, &request).await?;
     let params = request.params();
     let mut echoed = Vec::new();
     if request.echo() == Echo::Prompt {
@@ -47,7 +50,11 @@ pub(in crate::http) async fn create_completion(
     let format = CompletionFormat {
         heading: Heading::new("cmpl-", &entry.model),
         n: params.n(),
-        speller: TokenSpeller::new(&entry.model.tokenizer, params.token_names(), params.skip_special()),
+        speller: TokenSpeller::new(
+            &entry.model.tokenizer,
+            params.token_names(),
+            params.skip_special(),
+        ),
         top_logprobs: params.top_logprobs(),
         prompt_logprobs: params.prompt_logprobs(),
         echoed,
@@ -58,7 +65,10 @@ pub(in crate::http) async fn create_completion(
         Delivery::Stream { usage } => {
             let writer = CompletionStream::new(format, usage, running.choices());
             let running = running.with_silence(state.config().keep_alive);
-            Ok(sse::response("text/event-stream; charset=utf-8", stream(running, writer)))
+            Ok(sse::response(
+                "text/event-stream; charset=utf-8",
+                stream(running, writer),
+            ))
         }
     }
 }
@@ -68,11 +78,16 @@ fn echo(model: &ServedModel, raw: &RawPrompt, tokens: &[TokenId]) -> Result<Echo
         RawPrompt::Text(text) => text.clone(),
         RawPrompt::Ids(ids) => decode(model, ids)?,
     };
-    Ok(Echoed { text, first: tokens.first().copied().unwrap_or_default() })
+    Ok(Echoed {
+        text,
+        first: tokens.first().copied().unwrap_or_default(),
+    })
 }
 
 /// The text of ids, control tokens included.
 pub(super) fn decode(model: &ServedModel, ids: &[TokenId]) -> Result<String, ApiError> {
     let text = model.tokenizer.decode(ids, SkipSpecial::No);
-    text.map_err(|error| ApiError::Internal { message: error.to_string() })
+    text.map_err(|error| ApiError::Internal {
+        message: error.to_string(),
+    })
 }

@@ -3,14 +3,15 @@
 use super::super::body::JsonBytes;
 use super::super::format::{GenerateStream, generate_whole, stream};
 use super::super::running::Running;
-use super::super::{AppState, prepare, sse};
+use super::super::{AppState, Tenant, prepare, sse};
 use super::completions::decode;
 use crate::openai::{
-    ApiError, Delivery, ErrorBody, GenerateFields, GenerateResponse, RawPrompt, SamplingFields, ValidGenerate, parse,
+    ApiError, Delivery, ErrorBody, GenerateFields, GenerateResponse, RawPrompt, SamplingFields,
+    ValidGenerate, parse,
 };
-use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 /// Continues a prompt, as vLLM's early endpoint did.
 #[utoipa::path(
@@ -25,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 )]
 pub(in crate::http) async fn create_generation(
     State(state): State<AppState>,
+    Extension(tenant): Extension<Tenant>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     let sampling: SamplingFields = parse(&body)?;
@@ -32,7 +34,7 @@ pub(in crate::http) async fn create_generation(
     drop(body);
     let entry = state.model(sampling.model.as_deref())?;
     let request = ValidGenerate::new(sampling, fields, &state.facts(&entry.model))?;
-    let job = prepare::generate(&entry.model, &request).await?;
+    let job = prepare::generate(&entry.model, tenant, &request).await?;
     let prompt = match request.prompt() {
         RawPrompt::Text(text) => text.clone(),
         RawPrompt::Ids(ids) => decode(&entry.model, ids)?,
@@ -42,7 +44,10 @@ pub(in crate::http) async fn create_generation(
         Delivery::Whole => Ok(Json(generate_whole(running, &prompt).await?).into_response()),
         Delivery::Stream { .. } => {
             let writer = GenerateStream::new(&prompt, running.choices());
-            Ok(sse::response("text/plain; charset=utf-8", stream(running, writer)))
+            Ok(sse::response(
+                "text/plain; charset=utf-8",
+                stream(running, writer),
+            ))
         }
     }
 }

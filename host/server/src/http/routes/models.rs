@@ -22,9 +22,14 @@ fn card(model: &ServedModel, id: &str) -> ModelCard {
 pub(in crate::http) async fn list_models(State(state): State<AppState>) -> Json<ModelList> {
     let names = state.models().iter().flat_map(|entry| {
         let model = &entry.model;
-        std::iter::once(&model.id).chain(&model.aliases).map(|id| card(model, id))
+        std::iter::once(&model.id)
+            .chain(&model.aliases)
+            .map(|id| card(model, id))
     });
-    Json(ModelList { object: "list", data: names.collect() })
+    Json(ModelList {
+        object: "list",
+        data: names.collect(),
+    })
 }
 
 /// Describes one model.

@@ -17,15 +17,22 @@ use serde_json::{Value, json};
     tag = "operations",
     responses((status = 200, description = "All engines are alive"), (status = 503, body = ErrorBody, description = "One is dead or stuck"))
 )]
-pub(in crate::http) async fn health(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+pub(in crate::http) async fn health(
+    State(state): State<AppState>,
+) -> Result<Json<Value>, ApiError> {
     for entry in state.models() {
         let id = &entry.model.id;
         let trouble = match entry.model.engine.health() {
             Health::Idle => continue,
             Health::Working(since) if since < state.config().stuck_after => continue,
-            Health::Working(since) => format!("the engine of `{id}` is stuck: no step ended for {} s", since.as_secs()),
+            Health::Working(since) => format!(
+                "the engine of `{id}` is stuck: no step ended for {} s",
+                since.as_secs()
+            ),
             Health::Stopped => format!("the engine of `{id}` has been shut down"),
-            Health::Dead => format!("the engine of `{id}` is dead; restart the server, and see its log for the cause"),
+            Health::Dead => format!(
+                "the engine of `{id}` is dead; restart the server, and see its log for the cause"
+            ),
         };
         return Err(ApiError::Unavailable { message: trouble });
     }
@@ -45,7 +52,13 @@ pub(in crate::http) async fn metrics(State(state): State<AppState>) -> impl Into
             stats: entry.model.engine.stats(),
         })
         .collect();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render(&models))
+    (
+        [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )],
+        render(&models),
+    )
 }
 
 /// The server's version.

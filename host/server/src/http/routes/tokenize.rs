@@ -4,8 +4,8 @@ use super::super::body::JsonBytes;
 use super::super::{AppState, prepare};
 use super::completions::decode;
 use crate::openai::{
-    ApiError, ConversationFields, DetokenizeFields, DetokenizeResponse, ErrorBody, TokenStrings, TokenizeFields,
-    TokenizeInput, TokenizeResponse, ValidTokenize, parse,
+    ApiError, ConversationFields, DetokenizeFields, DetokenizeResponse, ErrorBody, TokenStrings,
+    TokenizeFields, TokenizeInput, TokenizeResponse, ValidTokenize, parse,
 };
 use axum::Json;
 use axum::extract::State;
@@ -28,14 +28,29 @@ pub(in crate::http) async fn create_tokens(
     let model = &state.model(fields.model.as_deref())?.model;
     let request = ValidTokenize::new(fields, conversation)?;
     let tokens = match request.input() {
-        TokenizeInput::Prompt { text, add_special } => prepare::encode_raw(model, text, *add_special).await?,
+        TokenizeInput::Prompt { text, add_special } => {
+            prepare::encode_raw(model, text, *add_special).await?
+        }
         TokenizeInput::Chat(conversation) => prepare::render(model, conversation).await?.tokens,
     };
     let strings = |ids: &[u32]| {
-        ids.iter().map(|&id| model.tokenizer.id_to_token(id).unwrap_or_default().to_owned()).collect()
+        ids.iter()
+            .map(|&id| {
+                model
+                    .tokenizer
+                    .id_to_token(id)
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+            .collect()
     };
     let token_strs = (request.strings() == TokenStrings::Wanted).then(|| strings(&tokens));
-    Ok(Json(TokenizeResponse { count: tokens.len(), max_model_len: model.max_model_len, tokens, token_strs }))
+    Ok(Json(TokenizeResponse {
+        count: tokens.len(),
+        max_model_len: model.max_model_len,
+        tokens,
+        token_strs,
+    }))
 }
 
 /// Decodes token ids.
@@ -55,8 +70,15 @@ pub(in crate::http) async fn create_text(
     let model = &state.model(fields.model.as_deref())?.model;
     if let Some(bad) = fields.tokens.iter().find(|&&id| id >= model.vocab) {
         let vocab = model.vocab;
-        return Err(ApiError::invalid("tokens", format!("`tokens` has {bad}, which is outside the vocabulary of {vocab} tokens")));
+        return Err(ApiError::invalid(
+            "tokens",
+            format!("`tokens` has {bad}, which is outside the vocabulary of {vocab} tokens"),
+        ));
     }
-    let prompt = if fields.tokens.is_empty() { String::new() } else { decode(model, &fields.tokens)? };
+    let prompt = if fields.tokens.is_empty() {
+        String::new()
+    } else {
+        decode(model, &fields.tokens)?
+    };
     Ok(Json(DetokenizeResponse { prompt }))
 }

@@ -21,13 +21,20 @@ async fn listen(server: &Server) -> Listening {
     let serving = serve(listener, server.state.clone(), async {
         let _ = stopped.await;
     });
-    Listening { address, stop, task: tokio::spawn(async { serving.await.unwrap() }) }
+    Listening {
+        address,
+        stop,
+        task: tokio::spawn(async { serving.await.unwrap() }),
+    }
 }
 
 async fn request(address: SocketAddr, body: &serde_json::Value) -> TcpStream {
     let body = body.to_string();
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all((head + &body).as_bytes()).await.unwrap();
     stream
 }
@@ -55,7 +62,11 @@ async fn a_client_that_leaves_a_stream_frees_its_sequence() {
     let (setup, gate) = Setup::gated(&["a"]);
     let server = setup.start();
     let listening = listen(&server).await;
-    let mut stream = request(listening.address, &json!({"prompt": "x", "max_tokens": 200, "stream": true})).await;
+    let mut stream = request(
+        listening.address,
+        &json!({"prompt": "x", "max_tokens": 200, "stream": true}),
+    )
+    .await;
     gate.open(2);
     read_until(&mut stream, "data: {").await;
     assert_eq!(server.stats().running, 1);
@@ -67,9 +78,17 @@ async fn a_client_that_leaves_a_stream_frees_its_sequence() {
     })
     .await;
     let stats = server.stats();
-    assert_eq!((stats.cancelled, stats.blocks_used, stats.finished), (1, 0, 0));
+    assert_eq!(
+        (stats.cancelled, stats.blocks_used, stats.finished),
+        (1, 0, 0)
+    );
     let metrics = server.get("/metrics").await.body;
-    assert!(metrics.contains("vllm:request_success_total{model_name=\"org/tiny\",finished_reason=\"abort\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.contains(
+            "vllm:request_success_total{model_name=\"org/tiny\",finished_reason=\"abort\"} 1\n"
+        ),
+        "{metrics}"
+    );
 }
 
 #[tokio::test]
@@ -77,7 +96,11 @@ async fn a_client_that_leaves_before_a_whole_answer_frees_its_sequences() {
     let (setup, gate) = Setup::gated(&["a"]);
     let server = setup.start();
     let listening = listen(&server).await;
-    let stream = request(listening.address, &json!({"prompt": ["x", "y"], "n": 2, "max_tokens": 200})).await;
+    let stream = request(
+        listening.address,
+        &json!({"prompt": ["x", "y"], "n": 2, "max_tokens": 200}),
+    )
+    .await;
     until(|| server.stats().running > 0).await;
     drop(stream);
     until(|| {
@@ -92,7 +115,12 @@ async fn a_client_that_leaves_before_a_whole_answer_frees_its_sequences() {
 #[tokio::test]
 async fn a_stop_string_frees_the_sequence() {
     let server = Setup::saying(&["aXb"]).start();
-    let answer = server.ask("/v1/completions", &json!({"prompt": "x", "stop": "X", "max_tokens": 200})).await;
+    let answer = server
+        .ask(
+            "/v1/completions",
+            &json!({"prompt": "x", "stop": "X", "max_tokens": 200}),
+        )
+        .await;
     assert_eq!(answer["choices"][0]["text"], "a");
     until(|| server.stats().running == 0 && server.stats().blocks_used == 0).await;
 }
@@ -120,10 +148,17 @@ async fn what_outlasts_the_drain_is_cut_off() {
     setup.config.drain_timeout = Duration::from_millis(50);
     let server = setup.start();
     let listening = listen(&server).await;
-    let mut stream = request(listening.address, &json!({"prompt": "x", "max_tokens": 200})).await;
+    let mut stream = request(
+        listening.address,
+        &json!({"prompt": "x", "max_tokens": 200}),
+    )
+    .await;
     until(|| server.stats().running == 1).await;
     listening.stop.send(()).unwrap();
-    assert_eq!(listening.task.await.unwrap(), Served::CutOff { connections: 1 });
+    assert_eq!(
+        listening.task.await.unwrap(),
+        Served::CutOff { connections: 1 }
+    );
     assert_eq!(read_to_end(&mut stream).await, "");
     until(|| {
         gate.open(1);
@@ -139,7 +174,9 @@ async fn slow_headers_and_idle_connections_are_closed() {
     let server = setup.start();
     let listening = listen(&server).await;
     let mut slow = TcpStream::connect(listening.address).await.unwrap();
-    slow.write_all(b"GET /health HTTP/1.1\r\nhost:").await.unwrap();
+    slow.write_all(b"GET /health HTTP/1.1\r\nhost:")
+        .await
+        .unwrap();
     let mut silent = TcpStream::connect(listening.address).await.unwrap();
     let mut kept = request(listening.address, &json!({"prompt": "x"})).await;
     read_until(&mut kept, "\"usage\"").await;
@@ -156,10 +193,15 @@ async fn too_many_headers_are_refused() {
     let listening = listen(&server).await;
     let mut stream = TcpStream::connect(listening.address).await.unwrap();
     let headers: String = (0..20).map(|i| format!("x-{i}: 1\r\n")).collect();
-    stream.write_all(format!("GET /health HTTP/1.1\r\nhost: x\r\n{headers}\r\n").as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("GET /health HTTP/1.1\r\nhost: x\r\n{headers}\r\n").as_bytes())
+        .await
+        .unwrap();
     assert!(read_to_end(&mut stream).await.starts_with("HTTP/1.1 431"));
     let mut stream = TcpStream::connect(listening.address).await.unwrap();
-    let _ = stream.write_all(format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)).as_bytes()).await;
+    let _ = stream
+        .write_all(format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)).as_bytes())
+        .await;
     assert!(!read_to_end(&mut stream).await.contains("200 OK"));
     assert_eq!(server.get("/health").await.status, 200);
 }
@@ -201,5 +243,7 @@ async fn a_client_that_does_not_read_is_given_up() {
     let mut stream = TcpStream::connect(listening.address).await.unwrap();
     let head = "GET /docs HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1000);
     let refused = async { while stream.write_all(head.as_bytes()).await.is_ok() {} };
-    tokio::time::timeout(Duration::from_secs(60), refused).await.expect("the server gives up");
+    tokio::time::timeout(Duration::from_secs(60), refused)
+        .await
+        .expect("the server gives up");
 }

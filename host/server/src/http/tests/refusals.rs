@@ -13,7 +13,12 @@ fn server() -> Server {
 fn check(answer: &Answer, status: u16) -> Value {
     assert_eq!(answer.status, status, "{}", answer.body);
     let error = answer.json()["error"].take();
-    let fields: Vec<_> = error.as_object().unwrap().keys().map(String::as_str).collect();
+    let fields: Vec<_> = error
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     assert_eq!(fields, ["message", "type", "param", "code"]);
     assert!(!error["message"].as_str().unwrap().is_empty() && error["type"].is_string());
     error
@@ -22,35 +27,112 @@ fn check(answer: &Answer, status: u16) -> Value {
 #[tokio::test]
 async fn what_validation_refuses_is_four_hundred_with_its_field() {
     let server = server();
-    let error = check(&server.post(CHAT, &json!({"messages": [{"role": "user", "content": "x"}], "temperature": -1})).await, 400);
-    assert_eq!((&error["param"], &error["type"], &error["code"]), (&json!("temperature"), &json!("invalid_request_error"), &json!(null)));
-    for (path, body) in [(CHAT, ""), (CHAT, "{not json"), (COMPLETIONS, "[]"), ("/tokenize", "5"), ("/generate", "{}"), ("/detokenize", r#"{"tokens": [999]}"#)] {
+    let error = check(
+        &server
+            .post(
+                CHAT,
+                &json!({"messages": [{"role": "user", "content": "x"}], "temperature": -1}),
+            )
+            .await,
+        400,
+    );
+    assert_eq!(
+        (&error["param"], &error["type"], &error["code"]),
+        (
+            &json!("temperature"),
+            &json!("invalid_request_error"),
+            &json!(null)
+        )
+    );
+    for (path, body) in [
+        (CHAT, ""),
+        (CHAT, "{not json"),
+        (COMPLETIONS, "[]"),
+        ("/tokenize", "5"),
+        ("/generate", "{}"),
+        ("/detokenize", r#"{"tokens": [999]}"#),
+    ] {
         check(&server.post_text(path, body.to_owned()).await, 400);
     }
-    for body in [json!({"prompt": ""}), json!({"prompt": ["a", ""]}), json!({"prompt": [999]})] {
-        assert_eq!(check(&server.post(COMPLETIONS, &body).await, 400)["param"], "prompt");
+    for body in [
+        json!({"prompt": ""}),
+        json!({"prompt": ["a", ""]}),
+        json!({"prompt": [999]}),
+    ] {
+        assert_eq!(
+            check(&server.post(COMPLETIONS, &body).await, 400)["param"],
+            "prompt"
+        );
     }
 }
 
 #[tokio::test]
 async fn what_does_not_fit_the_context_is_named_as_openai_does() {
     let server = server();
-    let long = check(&server.post(COMPLETIONS, &json!({"prompt": "x".repeat(300)})).await, 400);
-    assert_eq!((&long["code"], &long["param"]), (&json!("context_length_exceeded"), &json!("prompt")));
+    let long = check(
+        &server
+            .post(COMPLETIONS, &json!({"prompt": "x".repeat(300)}))
+            .await,
+        400,
+    );
+    assert_eq!(
+        (&long["code"], &long["param"]),
+        (&json!("context_length_exceeded"), &json!("prompt"))
+    );
     assert_eq!(
         long["message"],
         "This model's maximum context length is 256 tokens. However, you requested 301 tokens (300 in the prompt, 1 in the \
          completion). Please reduce the length of the prompt or completion."
     );
-    let full = check(&server.post(COMPLETIONS, &json!({"prompt": "x".repeat(256)})).await, 400);
+    let full = check(
+        &server
+            .post(COMPLETIONS, &json!({"prompt": "x".repeat(256)}))
+            .await,
+        400,
+    );
     assert_eq!(full["code"], "context_length_exceeded");
-    let much = check(&server.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 256})).await, 400);
-    assert_eq!((&much["code"], &much["param"]), (&json!("context_length_exceeded"), &json!("max_tokens")));
-    assert_eq!(server.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 255})).await.status, 200);
-    check(&server.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 10_000_000_000i64})).await, 400);
-    let chat = check(&server.post(CHAT, &json!({"messages": [{"role": "user", "content": "x".repeat(300)}]})).await, 400);
+    let much = check(
+        &server
+            .post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 256}))
+            .await,
+        400,
+    );
+    assert_eq!(
+        (&much["code"], &much["param"]),
+        (&json!("context_length_exceeded"), &json!("max_tokens"))
+    );
+    assert_eq!(
+        server
+            .post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 255}))
+            .await
+            .status,
+        200
+    );
+    check(
+        &server
+            .post(
+                COMPLETIONS,
+                &json!({"prompt": "x", "max_tokens": 10_000_000_000i64}),
+            )
+            .await,
+        400,
+    );
+    let chat = check(
+        &server
+            .post(
+                CHAT,
+                &json!({"messages": [{"role": "user", "content": "x".repeat(300)}]}),
+            )
+            .await,
+        400,
+    );
     assert_eq!(chat["param"], "messages");
-    let scored = server.post(COMPLETIONS, &json!({"prompt": "x".repeat(256), "max_tokens": 0, "echo": true, "logprobs": 0})).await;
+    let scored = server
+        .post(
+            COMPLETIONS,
+            &json!({"prompt": "x".repeat(256), "max_tokens": 0, "echo": true, "logprobs": 0}),
+        )
+        .await;
     assert_eq!(scored.status, 200, "{}", scored.body);
 }
 
@@ -59,7 +141,10 @@ async fn unknown_names_paths_and_methods() {
     let server = server();
     let body = json!({"model": "no-such", "messages": [{"role": "user", "content": "x"}]});
     let error = check(&server.post(CHAT, &body).await, 404);
-    assert_eq!((&error["code"], &error["param"]), (&json!("model_not_found"), &json!("model")));
+    assert_eq!(
+        (&error["code"], &error["param"]),
+        (&json!("model_not_found"), &json!("model"))
+    );
     assert!(error["message"].as_str().unwrap().contains("no-such"));
     check(&server.get("/v1/models/no-such").await, 404);
     check(&server.get("/v1/nothing").await, 404);
@@ -79,28 +164,53 @@ async fn bodies_of_the_wrong_kind_or_size() {
     check(&server.post(COMPLETIONS, &large).await, 413);
     // Without a length it is found out while it is read.
     let parts = futures::stream::iter((0..20).map(|_| Ok::<_, std::io::Error>("x".repeat(100))));
-    let unknown = Request::post(COMPLETIONS).body(Body::from_stream(parts)).unwrap();
+    let unknown = Request::post(COMPLETIONS)
+        .body(Body::from_stream(parts))
+        .unwrap();
     check(&server.send(unknown).await, 413);
     let ok = r#"{"prompt": "x", "max_tokens": 1}"#;
     for (kind, status) in [
-        ("application/json", 200), ("application/json; charset=utf-8", 200), ("APPLICATION/JSON", 200),
-        ("application/vnd.api+json", 200), ("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("json", 415),
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("APPLICATION/JSON", 200),
+        ("application/vnd.api+json", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("json", 415),
     ] {
-        let request = Request::post(COMPLETIONS).header("content-type", kind).body(Body::from(ok)).unwrap();
+        let request = Request::post(COMPLETIONS)
+            .header("content-type", kind)
+            .body(Body::from(ok))
+            .unwrap();
         let answer = server.send(request).await;
         assert_eq!(answer.status, status, "{kind}");
         if status != 200 {
             check(&answer, status);
         }
     }
-    assert_eq!(server.send(Request::post(COMPLETIONS).body(Body::from(ok)).unwrap()).await.status, 200);
+    assert_eq!(
+        server
+            .send(Request::post(COMPLETIONS).body(Body::from(ok)).unwrap())
+            .await
+            .status,
+        200
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_never_ends_times_out() {
     let server = server();
     let stream = futures::stream::pending::<Result<&str, std::io::Error>>();
-    check(&server.send(Request::post(COMPLETIONS).body(Body::from_stream(stream)).unwrap()).await, 408);
+    check(
+        &server
+            .send(
+                Request::post(COMPLETIONS)
+                    .body(Body::from_stream(stream))
+                    .unwrap(),
+            )
+            .await,
+        408,
+    );
 }
 
 #[tokio::test]
@@ -114,7 +224,9 @@ async fn a_full_queue_says_when_to_come_back() {
     let mut tasks = Vec::new();
     for stage in [(1, 0), (1, 1)] {
         let (other, body) = (std::sync::Arc::clone(&server), body.clone());
-        tasks.push(tokio::spawn(async move { other.post(COMPLETIONS, &body).await }));
+        tasks.push(tokio::spawn(
+            async move { other.post(COMPLETIONS, &body).await },
+        ));
         if stage == (1, 0) {
             super::support::until(|| server.stats().running == 1).await;
         } else {
@@ -136,7 +248,10 @@ async fn a_panic_is_a_server_error_and_the_server_goes_on() {
     let mut setup = Setup::saying(&["a"]);
     setup.guests.panic_in_plan = true;
     let server = setup.start();
-    let error = check(&server.post(COMPLETIONS, &json!({"prompt": "x"})).await, 500);
+    let error = check(
+        &server.post(COMPLETIONS, &json!({"prompt": "x"})).await,
+        500,
+    );
     assert_eq!(error["type"], "server_error");
     assert_eq!(server.get("/health").await.status, 200);
 }
@@ -153,10 +268,28 @@ async fn keys_are_asked_for_where_they_matter() {
         }
         server.send(request.body(Body::empty()).unwrap()).await
     };
-    for path in ["/v1/models", "/v1/models/tiny", "/version", "/v1/nothing", "/tokenize", "/generate"] {
-        for key in [None, Some("Bearer wrong"), Some("Bearer "), Some("secret"), Some("Basic secret"), Some("Bearer secret2")] {
+    for path in [
+        "/v1/models",
+        "/v1/models/tiny",
+        "/version",
+        "/v1/nothing",
+        "/tokenize",
+        "/generate",
+    ] {
+        for key in [
+            None,
+            Some("Bearer wrong"),
+            Some("Bearer "),
+            Some("secret"),
+            Some("Basic secret"),
+            Some("Bearer secret2"),
+        ] {
             let answer = send(path, key).await;
-            assert_eq!(check(&answer, 401)["code"], "invalid_api_key", "{path} {key:?}");
+            assert_eq!(
+                check(&answer, 401)["code"],
+                "invalid_api_key",
+                "{path} {key:?}"
+            );
             assert_eq!(answer.headers["www-authenticate"], "Bearer");
         }
         assert_ne!(send(path, Some("Bearer secret")).await.status, 401);
@@ -165,5 +298,8 @@ async fn keys_are_asked_for_where_they_matter() {
     for path in ["/health", "/ping", "/docs", "/openapi.json", "/metrics"] {
         assert_eq!(send(path, None).await.status, 200, "{path}");
     }
-    assert_eq!(format!("{:?}", server.state.config().api_keys), "ApiKeys(2 keys)");
+    assert_eq!(
+        format!("{:?}", server.state.config().api_keys),
+        "ApiKeys(2 keys)"
+    );
 }

@@ -9,9 +9,9 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use guesthouse_engine::{
-    Admission, CacheSalt, Engine, EngineConfig, EngineThread, Executor, ExecutorError, ExecutorInfo, GroupInfo,
-    GroupKind, Masks, PromptLogprobs, Row, SampleOutcome, Sampled, SamplingPlan, Slot, StepOutput, StepPlan, Ticket,
-    TokenId,
+    Admission, CacheSalt, Engine, EngineConfig, EngineThread, Executor, ExecutorError,
+    ExecutorInfo, GroupInfo, GroupKind, Masks, PromptLogprobs, Row, SampleOutcome, Sampled,
+    SamplingPlan, Slot, StepOutput, StepPlan, Ticket, TokenId,
 };
 use guesthouse_tokenizer::{AddSpecial, GgufVocab, Segment, Tokenizer};
 use serde_json::Value;
@@ -64,7 +64,11 @@ impl Gate {
     }
 
     fn pass(&self) {
-        let mut steps = self.0.1.wait_while(self.0.0.lock().unwrap(), |steps| *steps == 0).unwrap();
+        let mut steps = self
+            .0
+            .1
+            .wait_while(self.0.0.lock().unwrap(), |steps| *steps == 0)
+            .unwrap();
         *steps = steps.saturating_sub(1);
     }
 }
@@ -80,8 +84,16 @@ struct Reciter {
 }
 
 fn scored(token: TokenId, logprob: f32, top: u32) -> Sampled {
-    let best = (0..top).map(|i| ((token + i) % VOCAB, logprob - i as f32)).collect();
-    Sampled { token, logprob, rank: 1, processed_logprob: logprob, top: best }
+    let best = (0..top)
+        .map(|i| ((token + i) % VOCAB, logprob - i as f32))
+        .collect();
+    Sampled {
+        token,
+        logprob,
+        rank: 1,
+        processed_logprob: logprob,
+        top: best,
+    }
 }
 
 impl Reciter {
@@ -91,7 +103,10 @@ impl Reciter {
         let entries = (row.start..(row.start + row.len).min(admission.prompt_len - 1))
             .map(|position| scored(admission.tokens[position as usize + 1], -0.25, top))
             .collect();
-        Some(PromptLogprobs { row: index as u32, entries })
+        Some(PromptLogprobs {
+            row: index as u32,
+            entries,
+        })
     }
 }
 
@@ -116,8 +131,17 @@ impl Executor for Reciter {
                 SampleOutcome::Token(scored(token, -0.5, task.top_logprobs))
             })
             .collect();
-        let prompt_logprobs = plan.rows.iter().enumerate().filter_map(|(i, row)| self.prompt_scores(i, row)).collect();
-        self.steps.push_back(StepOutput { ticket: plan.ticket, samples, prompt_logprobs });
+        let prompt_logprobs = plan
+            .rows
+            .iter()
+            .enumerate()
+            .filter_map(|(i, row)| self.prompt_scores(i, row))
+            .collect();
+        self.steps.push_back(StepOutput {
+            ticket: plan.ticket,
+            samples,
+            prompt_logprobs,
+        });
         Ok(plan.ticket)
     }
 
@@ -127,7 +151,10 @@ impl Executor for Reciter {
 
     fn collect(&mut self, _: Ticket) -> Result<StepOutput, ExecutorError> {
         self.gate.pass();
-        self.steps.pop_front().ok_or(ExecutorError { during: "collect", message: "nothing was launched".into() })
+        self.steps.pop_front().ok_or(ExecutorError {
+            during: "collect",
+            message: "nothing was launched".into(),
+        })
     }
 }
 
@@ -147,7 +174,10 @@ struct FakeGuests(Arc<GuestScript>);
 
 impl Guests for FakeGuests {
     fn open_chat(&self, _: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
-        let chat: Box<dyn Chat> = Box::new(FakeChat { script: Arc::clone(&self.0), parsers: Vec::new() });
+        let chat: Box<dyn Chat> = Box::new(FakeChat {
+            script: Arc::clone(&self.0),
+            parsers: Vec::new(),
+        });
         ready(Ok(chat)).boxed()
     }
 
@@ -156,7 +186,10 @@ impl Guests for FakeGuests {
         self.0.planned.lock().unwrap().push(request.to_owned());
         match self.0.fail_plan.clone() {
             Some(error) => Err(error),
-            None => Ok(Planned { plan: SamplingPlan::greedy(), seed: None }),
+            None => Ok(Planned {
+                plan: SamplingPlan::greedy(),
+                seed: None,
+            }),
         }
     }
 }
@@ -181,7 +214,12 @@ impl FakeChat {
         let (mode, calls) = &mut self.parsers[id as usize];
         let mut deltas = Vec::new();
         for c in text.chars() {
-            let call = |index: u32, name: Option<String>, arguments: String| Delta::ToolCall { index, id: None, name, arguments };
+            let call = |index: u32, name: Option<String>, arguments: String| Delta::ToolCall {
+                index,
+                id: None,
+                name,
+                arguments,
+            };
             match (*mode, c) {
                 (Mode::Content, '~') => *mode = Mode::Reasoning,
                 (Mode::Reasoning, '~') | (Mode::Arguments, '@') => *mode = Mode::Content,
@@ -192,7 +230,9 @@ impl FakeChat {
                 (Mode::Name, '|') => *mode = Mode::Arguments,
                 (Mode::Content, c) => deltas.push(Delta::Content(c.to_string())),
                 (Mode::Reasoning, c) => deltas.push(Delta::Reasoning(c.to_string())),
-                (Mode::Name, c) => deltas.push(call(*calls - 1, Some(c.to_string()), String::new())),
+                (Mode::Name, c) => {
+                    deltas.push(call(*calls - 1, Some(c.to_string()), String::new()));
+                }
                 (Mode::Arguments, c) => deltas.push(call(*calls - 1, None, c.to_string())),
             }
         }
@@ -201,8 +241,15 @@ impl FakeChat {
 }
 
 impl Chat for FakeChat {
-    fn render<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>> {
-        self.script.rendered.lock().unwrap().push(conversation.clone());
+    fn render<'a>(
+        &'a mut self,
+        conversation: &'a Conversation,
+    ) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>> {
+        self.script
+            .rendered
+            .lock()
+            .unwrap()
+            .push(conversation.clone());
         if let Some(error) = self.script.fail_render.clone() {
             return ready(Err(error)).boxed();
         }
@@ -210,11 +257,17 @@ impl Chat for FakeChat {
         let mut segments = Vec::new();
         for message in messages {
             let content = match &message["content"] {
-                Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+                Value::Array(parts) => parts
+                    .iter()
+                    .filter_map(|part| part["text"].as_str())
+                    .collect(),
                 text => text.as_str().unwrap_or_default().to_owned(),
             };
             segments.push(Segment::Control(START));
-            segments.push(Segment::Text(format!("{}\n{content}", message["role"].as_str().unwrap())));
+            segments.push(Segment::Text(format!(
+                "{}\n{content}",
+                message["role"].as_str().unwrap()
+            )));
             segments.push(Segment::Control(END));
         }
         if conversation.add_generation_prompt {
@@ -227,12 +280,19 @@ impl Chat for FakeChat {
         ready(Ok(self.script.stop_strings.clone())).boxed()
     }
 
-    fn parser<'a>(&'a mut self, _: &'a Conversation) -> BoxFuture<'a, Result<ParserId, GuestError>> {
+    fn parser<'a>(
+        &'a mut self,
+        _: &'a Conversation,
+    ) -> BoxFuture<'a, Result<ParserId, GuestError>> {
         self.parsers.push((Mode::Content, 0));
         ready(Ok(ParserId(self.parsers.len() as u32 - 1))).boxed()
     }
 
-    fn push<'a>(&'a mut self, parser: ParserId, text: &'a str) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>> {
+    fn push<'a>(
+        &'a mut self,
+        parser: ParserId,
+        text: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>> {
         let answer = match self.script.fail_push.clone() {
             Some(error) => Err(error),
             None => Ok(self.parse(parser, text)),
@@ -273,22 +333,41 @@ impl Setup {
     /// Likewise, but each step waits for the gate.
     pub(super) fn gated(scripts: &[&'static str]) -> (Self, Gate) {
         let gate = Gate::default();
-        (Self { gate: gate.clone(), ..Self::saying(scripts) }, gate)
+        (
+            Self {
+                gate: gate.clone(),
+                ..Self::saying(scripts)
+            },
+            gate,
+        )
     }
 
     pub(super) fn start(self) -> Server {
         let tokenizer = tokenizer();
         let info = ExecutorInfo {
             block_size: 4,
-            groups: vec![GroupInfo { kind: GroupKind::Full, blocks: 512 }],
+            groups: vec![GroupInfo {
+                kind: GroupKind::Full,
+                blocks: 512,
+            }],
             slots: 8,
             max_step_tokens: 64,
             max_len: CONTEXT,
             vocab: VOCAB,
             whole_prompt: false,
         };
-        let scripts = self.scripts.iter().map(|text| tokenizer.encode_raw(text, AddSpecial::No).unwrap()).collect();
-        let reciter = Reciter { info, scripts, gate: self.gate, slots: HashMap::new(), steps: VecDeque::new() };
+        let scripts = self
+            .scripts
+            .iter()
+            .map(|text| tokenizer.encode_raw(text, AddSpecial::No).unwrap())
+            .collect();
+        let reciter = Reciter {
+            info,
+            scripts,
+            gate: self.gate,
+            slots: HashMap::new(),
+            steps: VecDeque::new(),
+        };
         let guests = Arc::new(self.guests);
         let model = Arc::new(ServedModel {
             id: "org/tiny".into(),
@@ -303,7 +382,11 @@ impl Setup {
             cache_salt: CacheSalt::default(),
             defaults: self.defaults,
         });
-        Server { state: AppState::new(vec![Arc::clone(&model)], self.config), model, guests }
+        Server {
+            state: AppState::new(vec![Arc::clone(&model)], self.config),
+            model,
+            guests,
+        }
     }
 }
 
@@ -327,15 +410,23 @@ impl Answer {
 
     /// Payloads of all events, `[DONE]` included.
     pub(super) fn events(&self) -> Vec<&str> {
-        let frames = self.body.split_terminator("\n\n").filter(|frame| !frame.starts_with(':'));
-        frames.map(|frame| frame.strip_prefix("data: ").unwrap()).collect()
+        let frames = self
+            .body
+            .split_terminator("\n\n")
+            .filter(|frame| !frame.starts_with(':'));
+        frames
+            .map(|frame| frame.strip_prefix("data: ").unwrap())
+            .collect()
     }
 
     /// Payloads without what differs from run to run.
     pub(super) fn golden(&self) -> Vec<String> {
         let mut events = self.events();
         assert_eq!(events.pop(), Some("[DONE]"));
-        events.into_iter().map(|event| timeless(serde_json::from_str(event).unwrap())).collect()
+        events
+            .into_iter()
+            .map(|event| timeless(serde_json::from_str(event).unwrap()))
+            .collect()
     }
 }
 
@@ -343,7 +434,10 @@ impl Answer {
 pub(super) fn timeless(mut value: Value) -> String {
     let id = value["id"].as_str().unwrap();
     let (prefix, rest) = id.split_once('-').unwrap();
-    assert!(rest.len() == 32 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    assert!(
+        rest.len() == 32 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{id}"
+    );
     value["id"] = format!("{prefix}-ID").into();
     assert!(value["created"].as_u64().unwrap() > 1_700_000_000);
     value["created"] = 0.into();
@@ -355,11 +449,16 @@ impl Server {
         let response = router(self.state.clone()).oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = to_bytes(body, usize::MAX).await.unwrap();
-        Answer { status: parts.status, headers: parts.headers, body: String::from_utf8(body.to_vec()).unwrap() }
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {
-        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+        self.send(Request::get(path).body(Body::empty()).unwrap())
+            .await
     }
 
     pub(super) async fn post(&self, path: &str, body: &Value) -> Answer {

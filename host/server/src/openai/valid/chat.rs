@@ -20,30 +20,46 @@ impl ValidChat {
     /// With the field at fault.
     pub fn new(
         sampling: SamplingFields,
-        chat: ChatFields,
+        chat: &ChatFields,
         conversation: ConversationFields,
         facts: &ModelFacts,
     ) -> Result<Self, ApiError> {
-        for (param, field, instead) in [("functions", &chat.functions, "tools"), ("function_call", &chat.function_call, "tool_choice")] {
+        for (param, field, instead) in [
+            ("functions", &chat.functions, "tools"),
+            ("function_call", &chat.function_call, "tool_choice"),
+        ] {
             if field.is_some() {
-                return Err(ApiError::invalid(param, format!("`{param}` is not supported; use `{instead}`")));
+                return Err(ApiError::invalid(
+                    param,
+                    format!("`{param}` is not supported; use `{instead}`"),
+                ));
             }
         }
         let wants = chat.logprobs.unwrap_or(false);
         let top = count("top_logprobs", chat.top_logprobs, 0, facts.max_logprobs)?;
         if !wants && top.is_some_and(|top| top > 0) {
-            return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
+            return Err(ApiError::invalid(
+                "top_logprobs",
+                "`top_logprobs` needs `logprobs` to be true",
+            ));
         }
         let lengths = Lengths {
-            max_tokens: max_tokens(&sampling, &chat, facts)?,
+            max_tokens: max_tokens(&sampling, chat, facts)?,
             top_logprobs: wants.then(|| top.unwrap_or(0)),
         };
         let conversation = ValidConversation::new(conversation)?;
         let echo = match chat.echo {
-            Some(true) => conversation.last_assistant_text().unwrap_or_default().to_owned(),
+            Some(true) => conversation
+                .last_assistant_text()
+                .unwrap_or_default()
+                .to_owned(),
             _ => String::new(),
         };
-        Ok(Self { params: ValidParams::new(sampling, &lengths, facts)?, conversation, echo })
+        Ok(Self {
+            params: ValidParams::new(sampling, &lengths, facts)?,
+            conversation,
+            echo,
+        })
     }
 
     /// The conversation.
@@ -66,12 +82,26 @@ impl ValidChat {
 }
 
 /// The newer name wins. 0 is as if not given, as common guides send it.
-fn max_tokens(sampling: &SamplingFields, chat: &ChatFields, facts: &ModelFacts) -> Result<MaxTokens, ApiError> {
+fn max_tokens(
+    sampling: &SamplingFields,
+    chat: &ChatFields,
+    facts: &ModelFacts,
+) -> Result<MaxTokens, ApiError> {
     let old = count("max_tokens", sampling.max_tokens, 0, u32::MAX)?;
-    let new = count("max_completion_tokens", chat.max_completion_tokens, 0, u32::MAX)?;
-    Ok(match (new.filter(|&max| max > 0).or(old.filter(|&max| max > 0)), facts.defaults.max_tokens) {
-        (Some(max), _) => MaxTokens::Exactly(max),
-        (None, Some(default)) => MaxTokens::AtMost(default),
-        (None, None) => MaxTokens::Rest,
-    })
+    let new = count(
+        "max_completion_tokens",
+        chat.max_completion_tokens,
+        0,
+        u32::MAX,
+    )?;
+    Ok(
+        match (
+            new.filter(|&max| max > 0).or(old.filter(|&max| max > 0)),
+            facts.defaults.max_tokens,
+        ) {
+            (Some(max), _) => MaxTokens::Exactly(max),
+            (None, Some(default)) => MaxTokens::AtMost(default),
+            (None, None) => MaxTokens::Rest,
+        },
+    )
 }

@@ -1,8 +1,9 @@
 //! A completion request that may be answered.
 
 use super::super::{ApiError, CompletionFields, PromptField, RawPrompt, SamplingFields};
-use super::params::{Lengths, check_ids};
+use super::params::Lengths;
 use super::range::count;
+use super::sampler::check_ids;
 use super::{MaxTokens, ModelFacts, ValidParams};
 use guesthouse_tokenizer::AddSpecial;
 
@@ -32,14 +33,26 @@ impl ValidCompletion {
     ///
     /// # Errors
     /// With the field at fault.
-    pub fn new(sampling: SamplingFields, fields: CompletionFields, facts: &ModelFacts) -> Result<Self, ApiError> {
+    pub fn new(
+        sampling: SamplingFields,
+        fields: CompletionFields,
+        facts: &ModelFacts,
+    ) -> Result<Self, ApiError> {
         if fields.suffix.is_some_and(|suffix| !suffix.is_empty()) {
-            return Err(ApiError::invalid("suffix", "`suffix` is not supported; leave it out"));
+            return Err(ApiError::invalid(
+                "suffix",
+                "`suffix` is not supported; leave it out",
+            ));
         }
         let prompts = prompts(fields.prompt, facts)?;
         let top_logprobs = count("logprobs", fields.logprobs, 0, facts.max_logprobs)?;
-        let echo = if fields.echo == Some(true) { Echo::Prompt } else { Echo::Nothing };
-        let scores = sampling.prompt_logprobs.is_some() || (echo == Echo::Prompt && top_logprobs.is_some());
+        let echo = if fields.echo == Some(true) {
+            Echo::Prompt
+        } else {
+            Echo::Nothing
+        };
+        let scores =
+            sampling.prompt_logprobs.is_some() || (echo == Echo::Prompt && top_logprobs.is_some());
         let max_tokens = max_tokens(sampling.max_tokens, facts)?;
         if max_tokens == MaxTokens::Exactly(0) && !scores {
             return Err(ApiError::invalid(
@@ -47,9 +60,30 @@ impl ValidCompletion {
                 "`max_tokens` must be at least 1; 0 is for scoring a prompt, with `echo` and `logprobs`",
             ));
         }
-        let lengths = Lengths { max_tokens, top_logprobs };
-        let add_special = if fields.add_special_tokens == Some(false) { AddSpecial::No } else { AddSpecial::Yes };
-        Ok(Self { prompts, params: ValidParams::new(sampling, &lengths, facts)?, echo, add_special })
+        let lengths = Lengths {
+            max_tokens,
+            top_logprobs,
+        };
+        let add_special = if fields.add_special_tokens == Some(false) {
+            AddSpecial::No
+        } else {
+            AddSpecial::Yes
+        };
+        let params = ValidParams::new(sampling, &lengths, facts)?;
+        let choices = prompts.len() * params.n() as usize;
+        if choices > facts.max_choices {
+            let most = facts.max_choices;
+            return Err(ApiError::invalid(
+                "n",
+                format!("`prompt` and `n` make {choices} choices, at most {most} are allowed"),
+            ));
+        }
+        Ok(Self {
+            prompts,
+            params,
+            echo,
+            add_special,
+        })
     }
 
     /// At least one; none is the empty list, ids are in the vocabulary.
@@ -79,32 +113,52 @@ impl ValidCompletion {
     /// Alternatives per token of the prompt that the engine must report, for either of the two fields that ask.
     #[must_use]
     pub fn scored_prompt(&self) -> Option<u32> {
-        let echoed = if self.echo == Echo::Prompt { self.params.top_logprobs } else { None };
+        let echoed = if self.echo == Echo::Prompt {
+            self.params.top_logprobs
+        } else {
+            None
+        };
         echoed.max(self.params.prompt_logprobs)
     }
 }
 
 pub(super) fn max_tokens(given: Option<i64>, facts: &ModelFacts) -> Result<MaxTokens, ApiError> {
-    Ok(match (count("max_tokens", given, 0, u32::MAX)?, facts.defaults.max_tokens) {
-        (Some(max), _) => MaxTokens::Exactly(max),
-        (None, default) => MaxTokens::AtMost(default.unwrap_or(DEFAULT_MAX_TOKENS)),
-    })
+    Ok(
+        match (
+            count("max_tokens", given, 0, u32::MAX)?,
+            facts.defaults.max_tokens,
+        ) {
+            (Some(max), _) => MaxTokens::Exactly(max),
+            (None, default) => MaxTokens::AtMost(default.unwrap_or(DEFAULT_MAX_TOKENS)),
+        },
+    )
 }
 
 pub(super) fn prompts(field: PromptField, facts: &ModelFacts) -> Result<Vec<RawPrompt>, ApiError> {
     let prompts = match field {
-        PromptField::Empty => return Err(ApiError::invalid("prompt", "`prompt` is an empty list; it needs at least one prompt")),
+        PromptField::Empty => {
+            return Err(ApiError::invalid(
+                "prompt",
+                "`prompt` is an empty list; it needs at least one prompt",
+            ));
+        }
         PromptField::One(prompt) => vec![prompt],
         PromptField::Many(prompts) => prompts,
     };
     if prompts.len() > facts.max_prompts {
         let (found, most) = (prompts.len(), facts.max_prompts);
-        return Err(ApiError::invalid("prompt", format!("`prompt` has {found} prompts, at most {most} are allowed")));
+        return Err(ApiError::invalid(
+            "prompt",
+            format!("`prompt` has {found} prompts, at most {most} are allowed"),
+        ));
     }
     for prompt in &prompts {
         match prompt {
             RawPrompt::Ids(ids) if ids.is_empty() => {
-                return Err(ApiError::invalid("prompt", "`prompt` has an empty list of token ids; it needs at least one"));
+                return Err(ApiError::invalid(
+                    "prompt",
+                    "`prompt` has an empty list of token ids; it needs at least one",
+                ));
             }
             RawPrompt::Ids(ids) => check_ids("prompt", ids, facts.vocab)?,
             // Whether an empty text has tokens (a BOS) is known once it is encoded.

@@ -6,10 +6,37 @@ use serde_json::{Map, Value};
 
 /// Variables of templates that a client must not set.
 const RESERVED: &[&str] = &[
-    "messages", "tools", "tool_choice", "documents", "add_generation_prompt", "continue_final_message", "bos_token",
-    "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "additional_special_tokens",
-    "chat_template", "template", "conversation", "tokenize", "return_dict", "raise_exception", "strftime_now",
-    "namespace", "range", "dict", "joiner", "cycler", "lipsum", "loop", "self", "super", "now",
+    "messages",
+    "tools",
+    "tool_choice",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "sep_token",
+    "cls_token",
+    "mask_token",
+    "additional_special_tokens",
+    "chat_template",
+    "template",
+    "conversation",
+    "tokenize",
+    "return_dict",
+    "raise_exception",
+    "strftime_now",
+    "namespace",
+    "range",
+    "dict",
+    "joiner",
+    "cycler",
+    "lipsum",
+    "loop",
+    "self",
+    "super",
+    "now",
 ];
 
 /// Messages, tools and what belongs to them.
@@ -32,7 +59,10 @@ impl ValidConversation {
     pub fn new(fields: ConversationFields) -> Result<Self, ApiError> {
         let messages = fields.messages.unwrap_or_default();
         if messages.is_empty() {
-            return Err(ApiError::invalid("messages", "`messages` must have at least one message"));
+            return Err(ApiError::invalid(
+                "messages",
+                "`messages` must have at least one message",
+            ));
         }
         for (i, message) in messages.iter().enumerate() {
             check_message(&format!("messages[{i}]"), message)?;
@@ -54,7 +84,9 @@ impl ValidConversation {
         if let Some(key) = kwargs.keys().find(|key| RESERVED.contains(&key.as_str())) {
             return Err(ApiError::invalid(
                 "chat_template_kwargs",
-                format!("`chat_template_kwargs` must not set {key:?}, which the server itself gives to the template"),
+                format!(
+                    "`chat_template_kwargs` must not set {key:?}, which the server itself gives to the template"
+                ),
             ));
         }
         let continue_final_message = fields.continue_final_message.unwrap_or(false);
@@ -64,7 +96,9 @@ impl ValidConversation {
                 "`continue_final_message` and `add_generation_prompt` exclude each other; set one of them",
             ));
         }
-        let add_generation_prompt = fields.add_generation_prompt.unwrap_or(!continue_final_message);
+        let add_generation_prompt = fields
+            .add_generation_prompt
+            .unwrap_or(!continue_final_message);
         check_strings("messages", messages.iter())?;
         check_strings("tools", tools.iter())?;
         check_strings("tool_choice", fields.tool_choice.iter())?;
@@ -96,7 +130,8 @@ impl ValidConversation {
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
             now,
-            kwargs: (!self.kwargs.is_empty()).then(|| Value::Object(self.kwargs.clone()).to_string()),
+            kwargs: (!self.kwargs.is_empty())
+                .then(|| Value::Object(self.kwargs.clone()).to_string()),
         }
     }
 
@@ -104,19 +139,27 @@ impl ValidConversation {
     #[must_use]
     pub fn last_assistant_text(&self) -> Option<&str> {
         let last = self.messages.last()?;
-        (last.get("role")?.as_str()? == "assistant").then(|| last.get("content")?.as_str()).flatten()
+        (last.get("role")?.as_str()? == "assistant")
+            .then(|| last.get("content")?.as_str())
+            .flatten()
     }
 }
 
 fn check_message(place: &str, message: &Value) -> Result<(), ApiError> {
     let Some(message) = message.as_object() else {
-        return Err(ApiError::invalid(place, format!("`{place}` must be an object with `role` and `content`")));
+        return Err(ApiError::invalid(
+            place,
+            format!("`{place}` must be an object with `role` and `content`"),
+        ));
     };
     let role = match message.get("role") {
         Some(Value::String(role)) if !role.is_empty() => role.as_str(),
         _ => {
             let at = format!("{place}.role");
-            return Err(ApiError::invalid(&at, format!("`{at}` must be a string such as \"user\"")));
+            return Err(ApiError::invalid(
+                &at,
+                format!("`{at}` must be a string such as \"user\""),
+            ));
         }
     };
     let at = format!("{place}.content");
@@ -129,10 +172,16 @@ fn check_message(place: &str, message: &Value) -> Result<(), ApiError> {
         }
         None | Some(Value::Null) if role == "assistant" => {}
         None | Some(Value::Null) => {
-            return Err(ApiError::invalid(&at, format!("`{at}` is missing; only the assistant's may be left out")));
+            return Err(ApiError::invalid(
+                &at,
+                format!("`{at}` is missing; only the assistant's may be left out"),
+            ));
         }
         Some(_) => {
-            return Err(ApiError::invalid(&at, format!("`{at}` must be a string or a list of text parts")));
+            return Err(ApiError::invalid(
+                &at,
+                format!("`{at}` must be a string or a list of text parts"),
+            ));
         }
     }
     check_tool_calls(place, message.get("tool_calls"))
@@ -141,12 +190,20 @@ fn check_message(place: &str, message: &Value) -> Result<(), ApiError> {
 fn check_part(place: &str, part: &Value) -> Result<(), ApiError> {
     match part.get("type").and_then(Value::as_str) {
         Some("text") if part.get("text").is_some_and(Value::is_string) => Ok(()),
-        Some("text") => Err(ApiError::invalid(place, format!("`{place}.text` must be a string"))),
+        Some("text") => Err(ApiError::invalid(
+            place,
+            format!("`{place}.text` must be a string"),
+        )),
         Some(kind) => Err(ApiError::invalid(
             place,
-            format!("`{place}` is of type {kind:?}, which this model does not take; only \"text\" is supported"),
+            format!(
+                "`{place}` is of type {kind:?}, which this model does not take; only \"text\" is supported"
+            ),
         )),
-        None => Err(ApiError::invalid(place, format!("`{place}` must be an object with `type` \"text\" and `text`"))),
+        None => Err(ApiError::invalid(
+            place,
+            format!("`{place}` must be an object with `type` \"text\" and `text`"),
+        )),
     }
 }
 
@@ -168,15 +225,26 @@ fn check_tool_calls(place: &str, calls: Option<&Value>) -> Result<(), ApiError> 
 
 fn check_tool(place: &str, tool: &Value) -> Result<(), ApiError> {
     if tool.get("type").and_then(Value::as_str) != Some("function") {
-        return Err(ApiError::invalid(place, format!("`{place}.type` must be \"function\"")));
+        return Err(ApiError::invalid(
+            place,
+            format!("`{place}.type` must be \"function\""),
+        ));
     }
     match tool.pointer("/function/name") {
         Some(Value::String(name)) if !name.is_empty() => {}
-        _ => return Err(ApiError::invalid(place, format!("`{place}.function.name` must be a string that is not empty"))),
+        _ => {
+            return Err(ApiError::invalid(
+                place,
+                format!("`{place}.function.name` must be a string that is not empty"),
+            ));
+        }
     }
     match tool.pointer("/function/parameters") {
         None | Some(Value::Null | Value::Object(_)) => Ok(()),
-        Some(_) => Err(ApiError::invalid(place, format!("`{place}.function.parameters` must be a JSON schema (an object)"))),
+        Some(_) => Err(ApiError::invalid(
+            place,
+            format!("`{place}.function.parameters` must be a JSON schema (an object)"),
+        )),
     }
 }
 
@@ -185,7 +253,11 @@ fn check_tool_choice(choice: &Value, tools: &[Value]) -> Result<(), ApiError> {
     let named = match choice {
         Value::String(word) if word == "none" || word == "auto" => return Ok(()),
         Value::String(word) if word == "required" => {
-            return if tools.is_empty() { refuse("`tool_choice` \"required\" needs `tools`".to_owned()) } else { Ok(()) };
+            return if tools.is_empty() {
+                refuse("`tool_choice` \"required\" needs `tools`".to_owned())
+            } else {
+                Ok(())
+            };
         }
         Value::Object(_) if choice.get("type").and_then(Value::as_str) == Some("function") => {
             choice.pointer("/function/name").and_then(Value::as_str)
@@ -219,7 +291,10 @@ fn check_strings<'a>(param: &str, values: impl Iterator<Item = &'a Value>) -> Re
 }
 
 fn check_string(param: &str, text: &str) -> Result<(), ApiError> {
-    match text.chars().find(|c| ('\u{F0000}'..='\u{FFFFD}').contains(c)) {
+    match text
+        .chars()
+        .find(|c| ('\u{F0000}'..='\u{FFFFD}').contains(c))
+    {
         None => Ok(()),
         Some(found) => Err(ApiError::invalid(
             param,

@@ -17,21 +17,42 @@ impl ValidGenerate {
     ///
     /// # Errors
     /// With the field at fault.
-    pub fn new(sampling: SamplingFields, fields: GenerateFields, facts: &ModelFacts) -> Result<Self, ApiError> {
+    pub fn new(
+        sampling: SamplingFields,
+        fields: GenerateFields,
+        facts: &ModelFacts,
+    ) -> Result<Self, ApiError> {
         let mut prompts = prompts(fields.prompt, facts)?;
         let prompt = match (prompts.pop(), prompts.is_empty()) {
             (Some(prompt), true) => prompt,
-            _ => return Err(ApiError::invalid("prompt", "`prompt` must be one text or one list of token ids here")),
+            _ => {
+                return Err(ApiError::invalid(
+                    "prompt",
+                    "`prompt` must be one text or one list of token ids here",
+                ));
+            }
         };
         let max_tokens = max_tokens(sampling.max_tokens, facts)?;
         if max_tokens == MaxTokens::Exactly(0) {
-            return Err(ApiError::invalid("max_tokens", "`max_tokens` must be at least 1"));
+            return Err(ApiError::invalid(
+                "max_tokens",
+                "`max_tokens` must be at least 1",
+            ));
         }
         if sampling.prompt_logprobs.is_some() {
-            return Err(ApiError::invalid("prompt_logprobs", "`prompt_logprobs` is not returned here; use /v1/completions"));
+            return Err(ApiError::invalid(
+                "prompt_logprobs",
+                "`prompt_logprobs` is not returned here; use /v1/completions",
+            ));
         }
-        let lengths = Lengths { max_tokens, top_logprobs: None };
-        Ok(Self { prompt, params: ValidParams::new(sampling, &lengths, facts)? })
+        let lengths = Lengths {
+            max_tokens,
+            top_logprobs: None,
+        };
+        Ok(Self {
+            prompt,
+            params: ValidParams::new(sampling, &lengths, facts)?,
+        })
     }
 
     /// What to continue.

@@ -1,12 +1,15 @@
 //! What all generating requests share, validated.
 
 use super::super::{ApiError, SamplingFields, StreamOptions};
-use super::range::{count, number, positive};
+use super::range::count;
+use super::sampler::sampler_request;
 use super::stopping::{StopFields, ValidStopping};
 use crate::serving::{SamplingDefaults, ServedModel};
 use guesthouse_tokenizer::SkipSpecial;
 use serde_json::{Map, Number, Value, json};
-use std::collections::BTreeMap;
+
+/// Each is looked for in every step.
+const MAX_BAD_WORDS: usize = 256;
 
 /// What validation must know of the model and the server.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct ModelFacts {
     pub max_logprobs: u32,
     /// Most prompts per request.
     pub max_prompts: usize,
+    /// Most choices of all prompts together.
+    pub max_choices: usize,
     /// Used where a request says nothing.
     pub defaults: SamplingDefaults,
 }
@@ -35,6 +40,7 @@ impl ModelFacts {
             max_n: 128,
             max_logprobs: 20,
             max_prompts: 1024,
+            max_choices: 4096,
             defaults: model.defaults.clone(),
         }
     }
@@ -97,6 +103,7 @@ pub struct ValidParams {
     pub(super) seed: Option<u64>,
     pub(super) delivery: Delivery,
     pub(super) bad_words: Vec<String>,
+    cache_salt: Option<String>,
     sampler: Map<String, Value>,
 }
 
@@ -107,7 +114,11 @@ pub(super) struct Lengths {
 }
 
 impl ValidParams {
-    pub(super) fn new(fields: SamplingFields, lengths: &Lengths, facts: &ModelFacts) -> Result<Self, ApiError> {
+    pub(super) fn new(
+        fields: SamplingFields,
+        lengths: &Lengths,
+        facts: &ModelFacts,
+    ) -> Result<Self, ApiError> {
         refuse_unsupported(&fields)?;
         let n = count("n", fields.n, 1, facts.max_n)?.unwrap_or(1);
         if let Some(best_of) = count("best_of", fields.best_of, 1, facts.max_n)?
@@ -115,26 +126,60 @@ impl ValidParams {
         {
             return Err(ApiError::invalid(
                 "best_of",
-                format!("`best_of` {best_of} with `n` {n} is not supported; leave it out and choose among `n` answers"),
+                format!(
+                    "`best_of` {best_of} with `n` {n} is not supported; leave it out and choose among `n` answers"
+                ),
             ));
         }
         let delivery = delivery(fields.stream, fields.stream_options)?;
         // -1 is vLLM's way to ask for none.
-        let seed = fields.seed.as_ref().filter(|seed| seed.as_i64() != Some(-1)).map(seed).transpose()?;
+        let seed = fields
+            .seed
+            .as_ref()
+            .filter(|seed| seed.as_i64() != Some(-1))
+            .map(seed)
+            .transpose()?;
         let min_tokens = count("min_tokens", fields.min_tokens, 0, u32::MAX)?.unwrap_or(0);
         if let MaxTokens::Exactly(max) = lengths.max_tokens
             && min_tokens > max
         {
-            return Err(ApiError::invalid("min_tokens", format!("`min_tokens` is {min_tokens}, above the most tokens of {max}")));
+            return Err(ApiError::invalid(
+                "min_tokens",
+                format!("`min_tokens` is {min_tokens}, above the most tokens of {max}"),
+            ));
         }
-        let prompt_logprobs = count("prompt_logprobs", fields.prompt_logprobs, 0, facts.max_logprobs)?;
+        let prompt_logprobs = count(
+            "prompt_logprobs",
+            fields.prompt_logprobs,
+            0,
+            facts.max_logprobs,
+        )?;
         if prompt_logprobs.is_some() && delivery != Delivery::Whole {
-            return Err(ApiError::invalid("prompt_logprobs", "`prompt_logprobs` cannot be streamed; leave out `stream`"));
+            return Err(ApiError::invalid(
+                "prompt_logprobs",
+                "`prompt_logprobs` cannot be streamed; leave out `stream`",
+            ));
         }
         let sampler = sampler_request(&fields, min_tokens, seed, facts)?;
         let bad_words = fields.bad_words.unwrap_or_default();
         if bad_words.iter().any(String::is_empty) {
-            return Err(ApiError::invalid("bad_words", "`bad_words` has an empty string"));
+            return Err(ApiError::invalid(
+                "bad_words",
+                "`bad_words` has an empty string",
+            ));
+        }
+        if bad_words.len() > MAX_BAD_WORDS {
+            let found = bad_words.len();
+            return Err(ApiError::invalid(
+                "bad_words",
+                format!("`bad_words` has {found} words, at most {MAX_BAD_WORDS} are allowed"),
+            ));
+        }
+        if fields.cache_salt.as_deref() == Some("") {
+            return Err(ApiError::invalid(
+                "cache_salt",
+                "`cache_salt` must not be empty; leave it out",
+            ));
         }
         let stopping = ValidStopping::new(StopFields {
             stop: fields.stop,
@@ -148,13 +193,22 @@ impl ValidParams {
             max_tokens: lengths.max_tokens,
             min_tokens,
             stopping,
-            skip_special: if fields.skip_special_tokens == Some(false) { SkipSpecial::No } else { SkipSpecial::Yes },
+            skip_special: if fields.skip_special_tokens == Some(false) {
+                SkipSpecial::No
+            } else {
+                SkipSpecial::Yes
+            },
             top_logprobs: lengths.top_logprobs,
             prompt_logprobs,
-            token_names: if fields.return_tokens_as_token_ids == Some(true) { TokenNames::Ids } else { TokenNames::Text },
+            token_names: if fields.return_tokens_as_token_ids == Some(true) {
+                TokenNames::Ids
+            } else {
+                TokenNames::Text
+            },
             seed,
             delivery,
             bad_words,
+            cache_salt: fields.cache_salt,
             sampler,
         })
     }
@@ -225,6 +279,12 @@ impl ValidParams {
         &self.bad_words
     }
 
+    /// Requests share cached prompts only with those that have the same.
+    #[must_use]
+    pub fn cache_salt(&self) -> Option<&str> {
+        self.cache_salt.as_deref()
+    }
+
     /// The sampler guest's request: what [`crate::serving::Guests::plan`] describes.
     #[must_use]
     pub fn sampler_request(&self, bad_words: &[Vec<u32>]) -> String {
@@ -247,7 +307,10 @@ fn refuse_unsupported(fields: &SamplingFields) -> Result<(), ApiError> {
     ];
     for (param, field) in structured {
         if field.is_some() {
-            return Err(ApiError::invalid(param, format!("`{param}` is not supported yet; leave it out")));
+            return Err(ApiError::invalid(
+                param,
+                format!("`{param}` is not supported yet; leave it out"),
+            ));
         }
     }
     if let Some(format) = &fields.response_format {
@@ -256,19 +319,30 @@ fn refuse_unsupported(fields: &SamplingFields) -> Result<(), ApiError> {
             Some(kind @ ("json_object" | "json_schema")) => {
                 return Err(ApiError::invalid(
                     "response_format",
-                    format!("`response_format` of type {kind} is not supported yet; only {{\"type\": \"text\"}} is"),
+                    format!(
+                        "`response_format` of type {kind} is not supported yet; only {{\"type\": \"text\"}} is"
+                    ),
                 ));
             }
             _ => {
-                return Err(ApiError::invalid("response_format", "`response_format` must be an object with `type` \"text\""));
+                return Err(ApiError::invalid(
+                    "response_format",
+                    "`response_format` must be an object with `type` \"text\"",
+                ));
             }
         }
     }
     if fields.use_beam_search == Some(true) {
-        return Err(ApiError::invalid("use_beam_search", "`use_beam_search` is not supported; leave it out"));
+        return Err(ApiError::invalid(
+            "use_beam_search",
+            "`use_beam_search` is not supported; leave it out",
+        ));
     }
     if fields.truncate_prompt_tokens.is_some() {
-        return Err(ApiError::invalid("truncate_prompt_tokens", "`truncate_prompt_tokens` is not supported; send a shorter prompt"));
+        return Err(ApiError::invalid(
+            "truncate_prompt_tokens",
+            "`truncate_prompt_tokens` is not supported; send a shorter prompt",
+        ));
     }
     Ok(())
 }
@@ -276,12 +350,16 @@ fn refuse_unsupported(fields: &SamplingFields) -> Result<(), ApiError> {
 fn delivery(stream: Option<bool>, options: Option<StreamOptions>) -> Result<Delivery, ApiError> {
     match (stream.unwrap_or(false), options) {
         (false, None) => Ok(Delivery::Whole),
-        (false, Some(_)) => {
-            Err(ApiError::invalid("stream_options", "`stream_options` is only allowed when `stream` is true"))
-        }
+        (false, Some(_)) => Err(ApiError::invalid(
+            "stream_options",
+            "`stream_options` is only allowed when `stream` is true",
+        )),
         (true, options) => {
             let options = options.unwrap_or_default();
-            let usage = match (options.include_usage == Some(true), options.continuous_usage_stats == Some(true)) {
+            let usage = match (
+                options.include_usage == Some(true),
+                options.continuous_usage_stats == Some(true),
+            ) {
                 (false, _) => StreamUsage::Never,
                 (true, false) => StreamUsage::Last,
                 (true, true) => StreamUsage::Every,
@@ -293,109 +371,13 @@ fn delivery(stream: Option<bool>, options: Option<StreamOptions>) -> Result<Deli
 
 /// Negative seeds are taken by their bits, as 64-bit clients expect.
 fn seed(number: &Number) -> Result<u64, ApiError> {
-    number.as_u64().or_else(|| number.as_i64().map(i64::cast_unsigned)).ok_or_else(|| {
-        ApiError::invalid("seed", format!("`seed` must be a whole number of 64 bits, but is {number}"))
-    })
-}
-
-/// Range checks, and what is left for the sampler guest.
-fn sampler_request(
-    fields: &SamplingFields,
-    min_tokens: u32,
-    seed: Option<u64>,
-    facts: &ModelFacts,
-) -> Result<Map<String, Value>, ApiError> {
-    let defaults = &facts.defaults;
-    let mut temperature =
-        number("temperature", fields.temperature, 0.0, f64::INFINITY)?.or(defaults.temperature);
-    if fields.do_sample == Some(false) {
-        temperature = Some(0.0);
-    }
-    let top_k = fields.top_k.or(defaults.top_k);
-    if let Some(k) = top_k
-        && (k < -1 || k > i64::from(u32::MAX))
-    {
-        return Err(ApiError::invalid("top_k", format!("`top_k` must be -1 or 0 for all tokens, or at least 1, but is {k}")));
-    }
-    let numbers = [
-        ("temperature", temperature),
-        ("top_p", number("top_p", fields.top_p, 0.0, 1.0)?.or(defaults.top_p)),
-        ("min_p", number("min_p", fields.min_p, 0.0, 1.0)?.or(defaults.min_p)),
-        ("typical_p", positive("typical_p", fields.typical_p, 1.0)?.or(defaults.typical_p)),
-        (
-            "repetition_penalty",
-            positive("repetition_penalty", fields.repetition_penalty, f64::INFINITY)?.or(defaults.repetition_penalty),
-        ),
-        ("presence_penalty", number("presence_penalty", fields.presence_penalty, -2.0, 2.0)?),
-        ("frequency_penalty", number("frequency_penalty", fields.frequency_penalty, -2.0, 2.0)?),
-    ];
-    let mut request = Map::new();
-    for (name, value) in numbers {
-        if let Some(value) = value {
-            request.insert(name.to_owned(), json!(value));
-        }
-    }
-    if let Some(k) = top_k {
-        request.insert("top_k".to_owned(), json!(k));
-    }
-    if let Some(bias) = &fields.logit_bias
-        && !bias.is_empty()
-    {
-        request.insert("logit_bias".to_owned(), logit_bias(bias, facts.vocab)?);
-    }
-    if let Some(allowed) = &fields.allowed_token_ids {
-        if allowed.is_empty() {
-            return Err(ApiError::invalid("allowed_token_ids", "`allowed_token_ids` is empty, so no token could be chosen"));
-        }
-        check_ids("allowed_token_ids", allowed, facts.vocab)?;
-        request.insert("allowed_token_ids".to_owned(), json!(allowed));
-    }
-    if min_tokens > 0 {
-        request.insert("min_tokens".to_owned(), json!(min_tokens));
-    }
-    if let Some(stop) = &fields.stop_token_ids {
-        request.insert("stop_token_ids".to_owned(), json!(stop));
-    }
-    if let Some(ignore) = fields.ignore_eos {
-        request.insert("ignore_eos".to_owned(), json!(ignore));
-    }
-    if let Some(seed) = seed {
-        request.insert("seed".to_owned(), json!(seed));
-    }
-    Ok(request)
-}
-
-fn logit_bias(bias: &BTreeMap<String, f64>, vocab: u32) -> Result<Value, ApiError> {
-    let mut by_id = BTreeMap::new();
-    for (key, &value) in bias {
-        let id = Some(key)
-            .filter(|key| key.bytes().all(|byte| byte.is_ascii_digit()))
-            .and_then(|key| key.parse::<u32>().ok())
-            .filter(|&id| id < vocab)
-            .ok_or_else(|| {
-                ApiError::invalid(
-                    "logit_bias",
-                    format!("`logit_bias` has the key {key:?}, expected a token id below {vocab}"),
-                )
-            })?;
-        if !(-100.0..=100.0).contains(&value) {
-            return Err(ApiError::invalid(
-                "logit_bias",
-                format!("`logit_bias` of token {id} must be between -100 and 100, but is {value}"),
-            ));
-        }
-        by_id.insert(id, value);
-    }
-    Ok(Value::Object(by_id.into_iter().map(|(id, value)| (id.to_string(), json!(value))).collect()))
-}
-
-/// Refuses ids outside the vocabulary.
-pub(super) fn check_ids(param: &str, ids: &[u32], vocab: u32) -> Result<(), ApiError> {
-    match ids.iter().find(|&&id| id >= vocab) {
-        Some(bad) => Err(ApiError::invalid(
-            param,
-            format!("`{param}` has token id {bad}, which is outside the vocabulary of {vocab} tokens"),
-        )),
-        None => Ok(()),
-    }
+    number
+        .as_u64()
+        .or_else(|| number.as_i64().map(i64::cast_unsigned))
+        .ok_or_else(|| {
+            ApiError::invalid(
+                "seed",
+                format!("`seed` must be a whole number of 64 bits, but is {number}"),
+            )
+        })
 }

@@ -5,6 +5,7 @@ use super::super::{ApiError, OneOrMany};
 /// Strings and their bytes together, so that matching stays cheap.
 const MAX_STRINGS: usize = 64;
 const MAX_STRING_BYTES: usize = 4096;
+const MAX_TOKENS: usize = 1024;
 
 /// Whether a stop string, or a stop token's text, stays in the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,15 +41,26 @@ impl ValidStopping {
         let strings = fields.stop.map(OneOrMany::into_vec).unwrap_or_default();
         if strings.len() > MAX_STRINGS {
             let found = strings.len();
-            return Err(ApiError::invalid("stop", format!("`stop` has {found} strings, at most {MAX_STRINGS} are allowed")));
+            return Err(ApiError::invalid(
+                "stop",
+                format!("`stop` has {found} strings, at most {MAX_STRINGS} are allowed"),
+            ));
         }
         for string in &strings {
             if string.is_empty() {
-                return Err(ApiError::invalid("stop", "`stop` has an empty string, which would stop everywhere; leave it out"));
+                return Err(ApiError::invalid(
+                    "stop",
+                    "`stop` has an empty string, which would stop everywhere; leave it out",
+                ));
             }
             if string.len() > MAX_STRING_BYTES {
                 let found = string.len();
-                return Err(ApiError::invalid("stop", format!("a string of `stop` has {found} bytes, at most {MAX_STRING_BYTES} are allowed")));
+                return Err(ApiError::invalid(
+                    "stop",
+                    format!(
+                        "a string of `stop` has {found} bytes, at most {MAX_STRING_BYTES} are allowed"
+                    ),
+                ));
             }
         }
         let mut tokens = fields.stop_token_ids.unwrap_or_default();
@@ -56,13 +68,31 @@ impl ValidStopping {
             let vocab = fields.vocab;
             return Err(ApiError::invalid(
                 "stop_token_ids",
-                format!("`stop_token_ids` has {bad}, which is outside the vocabulary of {vocab} tokens"),
+                format!(
+                    "`stop_token_ids` has {bad}, which is outside the vocabulary of {vocab} tokens"
+                ),
+            ));
+        }
+        if tokens.len() > MAX_TOKENS {
+            let found = tokens.len();
+            return Err(ApiError::invalid(
+                "stop_token_ids",
+                format!("`stop_token_ids` has {found} ids, at most {MAX_TOKENS} are allowed"),
             ));
         }
         tokens.sort_unstable();
         tokens.dedup();
-        let text = if fields.include_stop == Some(true) { StopText::Keep } else { StopText::Cut };
-        Ok(Self { strings, tokens, text, ignores_eos: fields.ignore_eos == Some(true) })
+        let text = if fields.include_stop == Some(true) {
+            StopText::Keep
+        } else {
+            StopText::Cut
+        };
+        Ok(Self {
+            strings,
+            tokens,
+            text,
+            ignores_eos: fields.ignore_eos == Some(true),
+        })
     }
 
     /// Stop strings; none is empty.

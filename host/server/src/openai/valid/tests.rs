@@ -1,7 +1,10 @@
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
 use super::*;
-use crate::openai::{ApiError, ChatFields, CompletionFields, ConversationFields, GenerateFields, RawPrompt, SamplingFields, TokenizeFields, parse};
+use crate::openai::{
+    ApiError, ChatFields, CompletionFields, ConversationFields, GenerateFields, RawPrompt,
+    SamplingFields, TokenizeFields, parse,
+};
 use crate::serving::SamplingDefaults;
 use serde_json::{Value, json};
 
@@ -12,6 +15,7 @@ fn facts() -> ModelFacts {
         max_n: 16,
         max_logprobs: 20,
         max_prompts: 4,
+        max_choices: 20,
         defaults: SamplingDefaults::default(),
     }
 }
@@ -25,11 +29,14 @@ fn merged(base: Value, more: &Value) -> Vec<u8> {
 }
 
 fn chat_with(more: &Value, facts: &ModelFacts) -> Result<ValidChat, ApiError> {
-    let body = merged(json!({"messages": [{"role": "user", "content": "x"}]}), more);
+    let body = merged(
+        json!({"messages": [{"role": "user", "content": "x"}]}),
+        more,
+    );
     let sampling: SamplingFields = parse(&body)?;
     let chat: ChatFields = parse(&body)?;
     let conversation: ConversationFields = parse(&body)?;
-    ValidChat::new(sampling, chat, conversation, facts)
+    ValidChat::new(sampling, &chat, conversation, facts)
 }
 
 fn chat(more: &Value) -> Result<ValidChat, ApiError> {
@@ -54,7 +61,10 @@ fn tokenize(body: &Value) -> Result<ValidTokenize, ApiError> {
 
 fn param<T: std::fmt::Debug>(result: Result<T, ApiError>, of: &Value) -> String {
     match result {
-        Err(ApiError::Invalid { param: Some(param), message }) => {
+        Err(ApiError::Invalid {
+            param: Some(param),
+            message,
+        }) => {
             assert!(message.contains('`'), "names no field: {message}");
             param
         }
@@ -66,34 +76,67 @@ fn param<T: std::fmt::Debug>(result: Result<T, ApiError>, of: &Value) -> String 
 #[test]
 fn numbers_out_of_range_name_their_field() {
     let cases = [
-        json!({"temperature": -1}), json!({"temperature": -0.001}),
-        json!({"top_p": -0.1}), json!({"top_p": 1.5}),
-        json!({"top_k": -2}), json!({"top_k": 4294967296u64}),
-        json!({"min_p": -0.1}), json!({"min_p": 1.1}),
-        json!({"typical_p": 0}), json!({"typical_p": 1.1}),
-        json!({"frequency_penalty": 9}), json!({"frequency_penalty": -2.1}),
-        json!({"presence_penalty": 2.1}), json!({"presence_penalty": -9}),
-        json!({"repetition_penalty": 0}), json!({"repetition_penalty": -1}),
-        json!({"n": 0}), json!({"n": -1}), json!({"n": 17}), json!({"n": 99999999999i64}),
+        json!({"temperature": -1}),
+        json!({"temperature": -0.001}),
+        json!({"top_p": -0.1}),
+        json!({"top_p": 1.5}),
+        json!({"top_k": -2}),
+        json!({"top_k": 4294967296u64}),
+        json!({"min_p": -0.1}),
+        json!({"min_p": 1.1}),
+        json!({"typical_p": 0}),
+        json!({"typical_p": 1.1}),
+        json!({"frequency_penalty": 9}),
+        json!({"frequency_penalty": -2.1}),
+        json!({"presence_penalty": 2.1}),
+        json!({"presence_penalty": -9}),
+        json!({"repetition_penalty": 0}),
+        json!({"repetition_penalty": -1}),
+        json!({"n": 0}),
+        json!({"n": -1}),
+        json!({"n": 17}),
+        json!({"n": 99999999999i64}),
         json!({"max_tokens": -3}),
         json!({"min_tokens": -1}),
-        json!({"logit_bias": {"1000": 1}}), json!({"logit_bias": {"abc": 1}}), json!({"logit_bias": {"-1": 1}}),
-        json!({"logit_bias": {"+1": 1}}), json!({"logit_bias": {"": 1}}), json!({"logit_bias": {"1.0": 1}}),
-        json!({"logit_bias": {"1": 100.5}}), json!({"logit_bias": {"1": -101}}),
-        json!({"stop": [""]}), json!({"stop": ""}), json!({"stop": ["ok", ""]}),
+        json!({"logit_bias": {"1000": 1}}),
+        json!({"logit_bias": {"abc": 1}}),
+        json!({"logit_bias": {"-1": 1}}),
+        json!({"logit_bias": {"+1": 1}}),
+        json!({"logit_bias": {"": 1}}),
+        json!({"logit_bias": {"1.0": 1}}),
+        json!({"logit_bias": {"1": 100.5}}),
+        json!({"logit_bias": {"1": -101}}),
+        json!({"stop": [""]}),
+        json!({"stop": ""}),
+        json!({"stop": ["ok", ""]}),
         json!({"stop_token_ids": [1000]}),
-        json!({"allowed_token_ids": []}), json!({"allowed_token_ids": [1000]}),
+        json!({"allowed_token_ids": []}),
+        json!({"allowed_token_ids": [1000]}),
         json!({"bad_words": [""]}),
-        json!({"seed": 0.5}), json!({"seed": 1e30}),
+        json!({"bad_words": vec!["a"; 257]}),
+        json!({"stop": vec!["a"; 65]}),
+        json!({"stop": "a".repeat(4097)}),
+        json!({"stop_token_ids": vec![1; 1025]}),
+        json!({"seed": 0.5}),
+        json!({"seed": 1e30}),
         json!({"best_of": 2}),
-        json!({"prompt_logprobs": 21}), json!({"prompt_logprobs": -1}),
+        json!({"prompt_logprobs": 21}),
+        json!({"prompt_logprobs": -1}),
         json!({"use_beam_search": true}),
-        json!({"guided_json": {}}), json!({"guided_regex": "a"}), json!({"guided_choice": ["a"]}), json!({"guided_grammar": "a"}),
+        json!({"guided_json": {}}),
+        json!({"guided_regex": "a"}),
+        json!({"guided_choice": ["a"]}),
+        json!({"guided_grammar": "a"}),
         json!({"structured_outputs": {"regex": "a"}}),
         json!({"truncate_prompt_tokens": 5}),
-        json!({"response_format": {"type": "json_object"}}), json!({"response_format": {"type": "json_schema"}}),
-        json!({"response_format": {"type": "xml"}}), json!({"response_format": 5}),
-        json!({"stream_options": {"include_usage": true}}), json!({"stream_options": {}}),
+        json!({"cache_salt": ""}),
+        json!({"cache_salt": 5}),
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"response_format": {"type": "json_schema"}}),
+        json!({"response_format": {"type": "xml"}}),
+        json!({"response_format": 5}),
+        json!({"stream_options": {"include_usage": true}}),
+        json!({"stream_options": {}}),
     ];
     for case in cases {
         let field = case.as_object().unwrap().keys().next().unwrap();
@@ -106,17 +149,40 @@ fn numbers_out_of_range_name_their_field() {
 #[test]
 fn the_bounds_themselves_are_accepted() {
     for case in [
-        json!({"temperature": 0}), json!({"temperature": 2}), json!({"temperature": 7.5}), json!({"top_p": 0}), json!({"top_p": 1}),
-        json!({"top_k": -1}), json!({"top_k": 0}), json!({"top_k": 1}), json!({"top_k": 100000}),
-        json!({"min_p": 0}), json!({"min_p": 1}), json!({"typical_p": 1}),
-        json!({"frequency_penalty": 2}), json!({"frequency_penalty": -2}), json!({"repetition_penalty": 0.01}),
-        json!({"n": 16}), json!({"n": 2, "best_of": 2}), json!({"best_of": 1}),
-        json!({"logit_bias": {"0": -100, "999": 100}}), json!({"logit_bias": {}}),
-        json!({"stop": []}), json!({"stop": null}), json!({"stop": ["a", "b", "c", "d", "e"]}), json!({"stop_token_ids": [999]}),
-        json!({"seed": -1}), json!({"seed": 18446744073709551615u64}), json!({"response_format": {"type": "text"}}),
-        json!({"use_beam_search": false}), json!({"do_sample": true}), json!({"prompt_logprobs": 20}),
-        json!({"stream": true, "stream_options": {"include_usage": true}}), json!({"stream": true, "stream_options": null}),
-        json!({"stream": false, "stream_options": null}), json!({"user": "u", "some_future_field": {"a": 1}}),
+        json!({"temperature": 0}),
+        json!({"temperature": 2}),
+        json!({"temperature": 7.5}),
+        json!({"top_p": 0}),
+        json!({"top_p": 1}),
+        json!({"top_k": -1}),
+        json!({"top_k": 0}),
+        json!({"top_k": 1}),
+        json!({"top_k": 100000}),
+        json!({"min_p": 0}),
+        json!({"min_p": 1}),
+        json!({"typical_p": 1}),
+        json!({"frequency_penalty": 2}),
+        json!({"frequency_penalty": -2}),
+        json!({"repetition_penalty": 0.01}),
+        json!({"n": 16}),
+        json!({"n": 2, "best_of": 2}),
+        json!({"best_of": 1}),
+        json!({"logit_bias": {"0": -100, "999": 100}}),
+        json!({"logit_bias": {}}),
+        json!({"stop": []}),
+        json!({"stop": null}),
+        json!({"stop": ["a", "b", "c", "d", "e"]}),
+        json!({"stop_token_ids": [999]}),
+        json!({"seed": -1}),
+        json!({"seed": 18446744073709551615u64}),
+        json!({"response_format": {"type": "text"}}),
+        json!({"use_beam_search": false}),
+        json!({"do_sample": true}),
+        json!({"prompt_logprobs": 20}),
+        json!({"stream": true, "stream_options": {"include_usage": true}}),
+        json!({"stream": true, "stream_options": null}),
+        json!({"stream": false, "stream_options": null}),
+        json!({"user": "u", "some_future_field": {"a": 1}}),
     ] {
         assert!(chat(&case).is_ok(), "{case}: {:?}", chat(&case));
         assert!(completion(&case).is_ok(), "{case}: {:?}", completion(&case));
@@ -128,22 +194,47 @@ fn chat_takes_zero_or_no_max_tokens_as_what_the_context_leaves() {
     let max = |more: Value| chat(&more).unwrap().params().max_tokens();
     assert_eq!(max(json!({})), MaxTokens::Rest);
     assert_eq!(max(json!({"max_tokens": 0})), MaxTokens::Rest);
-    assert_eq!(max(json!({"max_completion_tokens": 0, "max_tokens": 5})), MaxTokens::Exactly(5));
-    assert_eq!(max(json!({"max_completion_tokens": 7, "max_tokens": 5})), MaxTokens::Exactly(7));
-    assert_eq!(param(chat(&json!({"max_completion_tokens": -1})), &json!(0)), "max_completion_tokens");
-    assert_eq!(param(chat(&json!({"max_tokens": 5, "min_tokens": 6})), &json!(0)), "min_tokens");
+    assert_eq!(
+        max(json!({"max_completion_tokens": 0, "max_tokens": 5})),
+        MaxTokens::Exactly(5)
+    );
+    assert_eq!(
+        max(json!({"max_completion_tokens": 7, "max_tokens": 5})),
+        MaxTokens::Exactly(7)
+    );
+    assert_eq!(
+        param(chat(&json!({"max_completion_tokens": -1})), &json!(0)),
+        "max_completion_tokens"
+    );
+    assert_eq!(
+        param(chat(&json!({"max_tokens": 5, "min_tokens": 6})), &json!(0)),
+        "min_tokens"
+    );
 }
 
 #[test]
 fn completions_take_zero_max_tokens_for_scoring_alone() {
     let max = |more: Value| completion(&more).unwrap().params().max_tokens();
     assert_eq!(max(json!({})), MaxTokens::AtMost(16));
-    assert_eq!(max(json!({"max_tokens": 0, "echo": true, "logprobs": 0})), MaxTokens::Exactly(0));
-    assert_eq!(max(json!({"max_tokens": 0, "prompt_logprobs": 1})), MaxTokens::Exactly(0));
-    for bad in [json!({"max_tokens": 0}), json!({"max_tokens": 0, "echo": true}), json!({"max_tokens": 0, "logprobs": 1})] {
+    assert_eq!(
+        max(json!({"max_tokens": 0, "echo": true, "logprobs": 0})),
+        MaxTokens::Exactly(0)
+    );
+    assert_eq!(
+        max(json!({"max_tokens": 0, "prompt_logprobs": 1})),
+        MaxTokens::Exactly(0)
+    );
+    for bad in [
+        json!({"max_tokens": 0}),
+        json!({"max_tokens": 0, "echo": true}),
+        json!({"max_tokens": 0, "logprobs": 1}),
+    ] {
         assert_eq!(param(completion(&bad), &bad), "max_tokens");
     }
-    assert_eq!(param(generate(&json!({"max_tokens": 0})), &json!(0)), "max_tokens");
+    assert_eq!(
+        param(generate(&json!({"max_tokens": 0})), &json!(0)),
+        "max_tokens"
+    );
 }
 
 #[test]
@@ -151,9 +242,18 @@ fn what_the_engine_must_score_is_the_larger_of_both_requests() {
     let scored = |more: Value| completion(&more).unwrap().scored_prompt();
     assert_eq!(scored(json!({"logprobs": 3})), None);
     assert_eq!(scored(json!({"logprobs": 3, "echo": true})), Some(3));
-    assert_eq!(scored(json!({"logprobs": 3, "echo": true, "prompt_logprobs": 5})), Some(5));
+    assert_eq!(
+        scored(json!({"logprobs": 3, "echo": true, "prompt_logprobs": 5})),
+        Some(5)
+    );
     assert_eq!(scored(json!({"prompt_logprobs": 0})), Some(0));
-    assert_eq!(param(completion(&json!({"prompt_logprobs": 0, "stream": true})), &json!(0)), "prompt_logprobs");
+    assert_eq!(
+        param(
+            completion(&json!({"prompt_logprobs": 0, "stream": true})),
+            &json!(0)
+        ),
+        "prompt_logprobs"
+    );
 }
 
 #[test]
@@ -163,25 +263,60 @@ fn log_probabilities_are_bounded_and_need_their_switch() {
     assert_eq!(top(json!({"logprobs": true})), Some(0));
     assert_eq!(top(json!({"logprobs": true, "top_logprobs": 20})), Some(20));
     assert_eq!(top(json!({"logprobs": false, "top_logprobs": 0})), None);
-    for bad in [json!({"top_logprobs": 5}), json!({"logprobs": true, "top_logprobs": 21}), json!({"logprobs": true, "top_logprobs": -1}), json!({"logprobs": false, "top_logprobs": 1})] {
+    for bad in [
+        json!({"top_logprobs": 5}),
+        json!({"logprobs": true, "top_logprobs": 21}),
+        json!({"logprobs": true, "top_logprobs": -1}),
+        json!({"logprobs": false, "top_logprobs": 1}),
+    ] {
         assert_eq!(param(chat(&bad), &bad), "top_logprobs");
     }
     assert_eq!(param(chat(&json!({"logprobs": 5})), &json!(0)), "logprobs");
-    assert_eq!(completion(&json!({"logprobs": 0})).unwrap().params().top_logprobs(), Some(0));
-    assert_eq!(param(completion(&json!({"logprobs": 21})), &json!(0)), "logprobs");
-    assert_eq!(param(completion(&json!({"logprobs": -1})), &json!(0)), "logprobs");
+    assert_eq!(
+        completion(&json!({"logprobs": 0}))
+            .unwrap()
+            .params()
+            .top_logprobs(),
+        Some(0)
+    );
+    assert_eq!(
+        param(completion(&json!({"logprobs": 21})), &json!(0)),
+        "logprobs"
+    );
+    assert_eq!(
+        param(completion(&json!({"logprobs": -1})), &json!(0)),
+        "logprobs"
+    );
 }
 
 #[test]
 fn prompts_are_checked_against_the_vocabulary() {
-    for bad in [json!([]), json!([[]]), json!([1000]), json!([[1], [1000]]), json!([[1], []]), json!(["a", "b", "c", "d", "e"])] {
+    for bad in [
+        json!([]),
+        json!([[]]),
+        json!([1000]),
+        json!([[1], [1000]]),
+        json!([[1], []]),
+        json!(["a", "b", "c", "d", "e"]),
+    ] {
         let body = json!({"prompt": bad});
         assert_eq!(param(completion(&body), &body), "prompt");
     }
-    assert_eq!(completion(&json!({"prompt": [999]})).unwrap().prompts(), [RawPrompt::Ids(vec![999])]);
-    assert_eq!(param(completion(&json!({"suffix": "x"})), &json!(0)), "suffix");
+    assert_eq!(
+        completion(&json!({"prompt": [999]})).unwrap().prompts(),
+        [RawPrompt::Ids(vec![999])]
+    );
+    let many = json!({"prompt": ["a", "b"], "n": 11});
+    assert_eq!(param(completion(&many), &many), "n");
+    assert_eq!(
+        param(completion(&json!({"suffix": "x"})), &json!(0)),
+        "suffix"
+    );
     assert!(completion(&json!({"suffix": ""})).is_ok());
-    assert_eq!(param(generate(&json!({"prompt": ["a", "b"]})), &json!(0)), "prompt");
+    assert_eq!(
+        param(generate(&json!({"prompt": ["a", "b"]})), &json!(0)),
+        "prompt"
+    );
 }
 
 #[test]
@@ -189,20 +324,50 @@ fn malformed_messages_are_refused_at_their_place() {
     let cases = [
         (json!([]), "messages"),
         (json!([5]), "messages[0]"),
-        (json!([{"role": "user", "content": "a"}, "b"]), "messages[1]"),
+        (
+            json!([{"role": "user", "content": "a"}, "b"]),
+            "messages[1]",
+        ),
         (json!([{"content": "a"}]), "messages[0].role"),
         (json!([{"role": 5, "content": "a"}]), "messages[0].role"),
         (json!([{"role": "", "content": "a"}]), "messages[0].role"),
         (json!([{"role": "user"}]), "messages[0].content"),
-        (json!([{"role": "user", "content": null}]), "messages[0].content"),
-        (json!([{"role": "user", "content": 5}]), "messages[0].content"),
-        (json!([{"role": "user", "content": {"type": "text", "text": "a"}}]), "messages[0].content"),
-        (json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]), "messages[0].content[0]"),
-        (json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}]), "messages[0].content[1]"),
-        (json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0]"),
-        (json!([{"role": "user", "content": ["a"]}]), "messages[0].content[0]"),
-        (json!([{"role": "assistant", "tool_calls": {}}]), "messages[0].tool_calls"),
-        (json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls[0].function.name"),
+        (
+            json!([{"role": "user", "content": null}]),
+            "messages[0].content",
+        ),
+        (
+            json!([{"role": "user", "content": 5}]),
+            "messages[0].content",
+        ),
+        (
+            json!([{"role": "user", "content": {"type": "text", "text": "a"}}]),
+            "messages[0].content",
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+            "messages[0].content[0]",
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]}]),
+            "messages[0].content[1]",
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "text"}]}]),
+            "messages[0].content[0]",
+        ),
+        (
+            json!([{"role": "user", "content": ["a"]}]),
+            "messages[0].content[0]",
+        ),
+        (
+            json!([{"role": "assistant", "tool_calls": {}}]),
+            "messages[0].tool_calls",
+        ),
+        (
+            json!([{"role": "assistant", "tool_calls": [{}]}]),
+            "messages[0].tool_calls[0].function.name",
+        ),
     ];
     for (messages, place) in cases {
         let body = json!({"messages": messages});
@@ -223,19 +388,36 @@ fn tools_and_their_choice_must_fit() {
     let tool = json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}});
     let named = |name: &str| json!({"type": "function", "function": {"name": name}});
     for good in [
-        json!({"tools": []}), json!({"tools": [tool]}), json!({"tools": [tool], "tool_choice": "required"}),
-        json!({"tools": [tool], "tool_choice": named("f")}), json!({"tool_choice": "none"}), json!({"tool_choice": "auto"}),
+        json!({"tools": []}),
+        json!({"tools": [tool]}),
+        json!({"tools": [tool], "tool_choice": "required"}),
+        json!({"tools": [tool], "tool_choice": named("f")}),
+        json!({"tool_choice": "none"}),
+        json!({"tool_choice": "auto"}),
         json!({"tools": [{"type": "function", "function": {"name": "f"}}], "parallel_tool_calls": false}),
     ] {
         assert!(chat(&good).is_ok(), "{good}: {:?}", chat(&good));
     }
     for (bad, place) in [
-        (json!({"tools": ["f"]}), "tools[0]"), (json!({"tools": [{"type": "x"}]}), "tools[0]"),
+        (json!({"tools": ["f"]}), "tools[0]"),
+        (json!({"tools": [{"type": "x"}]}), "tools[0]"),
         (json!({"tools": [tool, {"type": "function"}]}), "tools[1]"),
-        (json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}), "tools[0]"),
-        (json!({"tool_choice": "required"}), "tool_choice"), (json!({"tools": [tool], "tool_choice": named("g")}), "tool_choice"),
-        (json!({"tools": [tool], "tool_choice": "always"}), "tool_choice"), (json!({"tools": [tool], "tool_choice": 5}), "tool_choice"),
-        (json!({"functions": []}), "functions"), (json!({"function_call": "auto"}), "function_call"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}),
+            "tools[0]",
+        ),
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (
+            json!({"tools": [tool], "tool_choice": named("g")}),
+            "tool_choice",
+        ),
+        (
+            json!({"tools": [tool], "tool_choice": "always"}),
+            "tool_choice",
+        ),
+        (json!({"tools": [tool], "tool_choice": 5}), "tool_choice"),
+        (json!({"functions": []}), "functions"),
+        (json!({"function_call": "auto"}), "function_call"),
     ] {
         assert_eq!(param(chat(&bad), &bad), place);
     }
@@ -245,15 +427,39 @@ fn tools_and_their_choice_must_fit() {
 fn clients_cannot_speak_as_the_template() {
     for forger in ["\u{F0000}", "a\u{F0001}b", "\u{FFFFD}"] {
         for (bad, place) in [
-            (json!({"messages": [{"role": "user", "content": forger}]}), "messages"),
-            (json!({"messages": [{"role": forger, "content": "a"}]}), "messages"),
-            (json!({"messages": [{"role": "user", "content": [{"type": "text", "text": forger}]}]}), "messages"),
-            (json!({"messages": [{"role": "user", "content": "a", forger: 1}]}), "messages"),
-            (json!({"messages": [{"role": "user", "content": "a", "x": [[{"y": forger}]]}]}), "messages"),
-            (json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": {forger: 1}}}]}), "tools"),
+            (
+                json!({"messages": [{"role": "user", "content": forger}]}),
+                "messages",
+            ),
+            (
+                json!({"messages": [{"role": forger, "content": "a"}]}),
+                "messages",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": [{"type": "text", "text": forger}]}]}),
+                "messages",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "a", forger: 1}]}),
+                "messages",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "a", "x": [[{"y": forger}]]}]}),
+                "messages",
+            ),
+            (
+                json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": {forger: 1}}}]}),
+                "tools",
+            ),
             (json!({"documents": [{"text": forger}]}), "documents"),
-            (json!({"chat_template_kwargs": {forger: 1}}), "chat_template_kwargs"),
-            (json!({"chat_template_kwargs": {"a": {"b": forger}}}), "chat_template_kwargs"),
+            (
+                json!({"chat_template_kwargs": {forger: 1}}),
+                "chat_template_kwargs",
+            ),
+            (
+                json!({"chat_template_kwargs": {"a": {"b": forger}}}),
+                "chat_template_kwargs",
+            ),
         ] {
             assert_eq!(param(chat(&bad), &bad), place);
         }
@@ -261,12 +467,24 @@ fn clients_cannot_speak_as_the_template() {
     for free in ["\u{EFFFF}", "\u{100000}", "\u{E000}", "🎈"] {
         assert!(chat(&json!({"messages": [{"role": "user", "content": free}]})).is_ok());
     }
-    for reserved in ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"] {
+    for reserved in [
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "bos_token",
+        "eos_token",
+        "raise_exception",
+        "strftime_now",
+    ] {
         let bad = json!({"chat_template_kwargs": {reserved: "x"}});
         assert_eq!(param(chat(&bad), &bad), "chat_template_kwargs");
     }
     assert!(chat(&json!({"chat_template_kwargs": {"enable_thinking": false}})).is_ok());
-    assert_eq!(param(chat(&json!({"chat_template": "{{ x }}"})), &json!(0)), "chat_template");
+    assert_eq!(
+        param(chat(&json!({"chat_template": "{{ x }}"})), &json!(0)),
+        "chat_template"
+    );
 }
 
 #[test]
@@ -276,9 +494,16 @@ fn conversations_reach_the_guest_as_they_came() {
     let guest = |more: Value| chat(&more).unwrap().conversation().to_guest(7);
     let plain = guest(json!({}));
     assert_eq!(plain.messages, r#"[{"role":"user","content":"x"}]"#);
-    assert!(plain.add_generation_prompt && !plain.continue_final_message && plain.tools.is_none() && plain.kwargs.is_none());
+    assert!(
+        plain.add_generation_prompt
+            && !plain.continue_final_message
+            && plain.tools.is_none()
+            && plain.kwargs.is_none()
+    );
     assert_eq!(plain.now, 7);
-    let open = guest(json!({"continue_final_message": true, "tool_choice": "none", "chat_template_kwargs": {"a": 1}, "documents": [{"t": 1}]}));
+    let open = guest(
+        json!({"continue_final_message": true, "tool_choice": "none", "chat_template_kwargs": {"a": 1}, "documents": [{"t": 1}]}),
+    );
     assert!(!open.add_generation_prompt && open.continue_final_message);
     assert_eq!(open.tool_choice.as_deref(), Some("\"none\""));
     assert_eq!(open.kwargs.as_deref(), Some(r#"{"a":1}"#));
@@ -292,7 +517,13 @@ fn conversations_reach_the_guest_as_they_came() {
 #[test]
 fn the_sampler_sees_what_was_set_and_the_models_defaults() {
     let sampler = |more: Value, facts: &ModelFacts| -> Value {
-        serde_json::from_str(&chat_with(&more, facts).unwrap().params().sampler_request(&[])).unwrap()
+        serde_json::from_str(
+            &chat_with(&more, facts)
+                .unwrap()
+                .params()
+                .sampler_request(&[]),
+        )
+        .unwrap()
     };
     assert_eq!(sampler(json!({}), &facts()), json!({}));
     assert_eq!(
@@ -306,14 +537,31 @@ fn the_sampler_sees_what_was_set_and_the_models_defaults() {
             "presence_penalty": 1.0, "frequency_penalty": -1.0, "top_k": 5, "logit_bias": {"9": -1.0, "10": 1.0},
             "allowed_token_ids": [1, 2], "min_tokens": 3, "stop_token_ids": [3], "ignore_eos": true, "seed": u64::MAX - 1})
     );
-    assert_eq!(sampler(json!({"do_sample": false, "temperature": 1}), &facts())["temperature"], json!(0.0));
+    assert_eq!(
+        sampler(json!({"do_sample": false, "temperature": 1}), &facts())["temperature"],
+        json!(0.0)
+    );
     let mut set = facts();
-    set.defaults = SamplingDefaults { temperature: Some(0.6), top_k: Some(20), max_tokens: Some(9), ..SamplingDefaults::default() };
-    assert_eq!(sampler(json!({"top_k": 0}), &set), json!({"temperature": 0.6, "top_k": 0}));
-    assert_eq!(chat_with(&json!({}), &set).unwrap().params().max_tokens(), MaxTokens::AtMost(9));
+    set.defaults = SamplingDefaults {
+        temperature: Some(0.6),
+        top_k: Some(20),
+        max_tokens: Some(9),
+        ..SamplingDefaults::default()
+    };
+    assert_eq!(
+        sampler(json!({"top_k": 0}), &set),
+        json!({"temperature": 0.6, "top_k": 0})
+    );
+    assert_eq!(
+        chat_with(&json!({}), &set).unwrap().params().max_tokens(),
+        MaxTokens::AtMost(9)
+    );
     let words = chat(&json!({"bad_words": ["no"]})).unwrap();
     assert_eq!(words.params().bad_words(), ["no"]);
-    assert_eq!(words.params().sampler_request(&[vec![1, 2]]), r#"{"bad_words_token_ids":[[1,2]]}"#);
+    assert_eq!(
+        words.params().sampler_request(&[vec![1, 2]]),
+        r#"{"bad_words_token_ids":[[1,2]]}"#
+    );
 }
 
 #[test]
@@ -326,20 +574,60 @@ fn stop_tokens_join_the_models_unless_it_is_ignored() {
 
 #[test]
 fn usage_is_told_when_asked_for() {
-    let usage = |options: Value| chat(&json!({"stream": true, "stream_options": options})).unwrap().params().delivery();
-    assert_eq!(usage(json!(null)), Delivery::Stream { usage: StreamUsage::Never });
-    assert_eq!(usage(json!({"include_usage": true})), Delivery::Stream { usage: StreamUsage::Last });
-    assert_eq!(usage(json!({"include_usage": true, "continuous_usage_stats": true})), Delivery::Stream { usage: StreamUsage::Every });
-    assert_eq!(chat(&json!({"stream": false})).unwrap().params().delivery(), Delivery::Whole);
+    let usage = |options: Value| {
+        chat(&json!({"stream": true, "stream_options": options}))
+            .unwrap()
+            .params()
+            .delivery()
+    };
+    assert_eq!(
+        usage(json!(null)),
+        Delivery::Stream {
+            usage: StreamUsage::Never
+        }
+    );
+    assert_eq!(
+        usage(json!({"include_usage": true})),
+        Delivery::Stream {
+            usage: StreamUsage::Last
+        }
+    );
+    assert_eq!(
+        usage(json!({"include_usage": true, "continuous_usage_stats": true})),
+        Delivery::Stream {
+            usage: StreamUsage::Every
+        }
+    );
+    assert_eq!(
+        chat(&json!({"stream": false})).unwrap().params().delivery(),
+        Delivery::Whole
+    );
 }
 
 #[test]
 fn tokenize_takes_one_of_prompt_and_messages() {
     let message = json!([{"role": "user", "content": "x"}]);
     assert_eq!(param(tokenize(&json!({})), &json!(0)), "prompt");
-    assert_eq!(param(tokenize(&json!({"prompt": "a", "messages": message})), &json!(0)), "prompt");
-    assert_eq!(param(tokenize(&json!({"messages": []})), &json!(0)), "messages");
+    assert_eq!(
+        param(
+            tokenize(&json!({"prompt": "a", "messages": message})),
+            &json!(0)
+        ),
+        "prompt"
+    );
+    assert_eq!(
+        param(tokenize(&json!({"messages": []})), &json!(0)),
+        "messages"
+    );
     assert!(tokenize(&json!({"prompt": ""})).is_ok());
-    assert!(matches!(tokenize(&json!({"messages": message})).unwrap().input(), TokenizeInput::Chat(_)));
-    assert_eq!(tokenize(&json!({"prompt": "a", "return_token_strs": true})).unwrap().strings(), TokenStrings::Wanted);
+    assert!(matches!(
+        tokenize(&json!({"messages": message})).unwrap().input(),
+        TokenizeInput::Chat(_)
+    ));
+    assert_eq!(
+        tokenize(&json!({"prompt": "a", "return_token_strs": true}))
+            .unwrap()
+            .strings(),
+        TokenStrings::Wanted
+    );
 }

@@ -42,16 +42,32 @@ impl ValidTokenize {
     pub fn new(fields: TokenizeFields, conversation: ConversationFields) -> Result<Self, ApiError> {
         let input = match (fields.prompt, &conversation.messages) {
             (Some(text), None) => {
-                let add_special = if fields.add_special_tokens == Some(false) { AddSpecial::No } else { AddSpecial::Yes };
+                let add_special = if fields.add_special_tokens == Some(false) {
+                    AddSpecial::No
+                } else {
+                    AddSpecial::Yes
+                };
                 TokenizeInput::Prompt { text, add_special }
             }
             (None, Some(_)) => TokenizeInput::Chat(ValidConversation::new(conversation)?),
             (Some(_), Some(_)) => {
-                return Err(ApiError::invalid("prompt", "`prompt` and `messages` exclude each other; send one of them"));
+                return Err(ApiError::invalid(
+                    "prompt",
+                    "`prompt` and `messages` exclude each other; send one of them",
+                ));
             }
-            (None, None) => return Err(ApiError::invalid("prompt", "either `prompt` or `messages` is needed")),
+            (None, None) => {
+                return Err(ApiError::invalid(
+                    "prompt",
+                    "either `prompt` or `messages` is needed",
+                ));
+            }
         };
-        let strings = if fields.return_token_strs == Some(true) { TokenStrings::Wanted } else { TokenStrings::Unwanted };
+        let strings = if fields.return_token_strs == Some(true) {
+            TokenStrings::Wanted
+        } else {
+            TokenStrings::Unwanted
+        };
         Ok(Self { input, strings })
     }
 
