@@ -1,10 +1,22 @@
 //! Speed of the CPU device on a Llama in GGUF form: `generate MODEL.gguf [threads]`.
 
 #[path = "../tests/support/drive.rs"]
-#[allow(dead_code, clippy::unwrap_used, clippy::panic)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic
+)]
 mod drive;
 #[path = "../tests/support/llama.rs"]
-#[allow(dead_code, clippy::unwrap_used, clippy::panic)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic
+)]
 mod llama;
 
 use std::sync::Arc;
@@ -16,8 +28,30 @@ use guesthouse_graph::PassOptions;
 use guesthouse_weights::gguf::hf::hf_config;
 use guesthouse_weights::{Gguf, GgufSource, WeightSource};
 
+/// Wall time and CPU time (of all threads; 0 where there is no `/proc`), seconds.
+fn clock(start: Instant) -> (f64, f64) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let ticks = stat.rsplit(')').next().map_or(0.0, |s| {
+        s.split_whitespace()
+            .skip(11)
+            .take(2)
+            .filter_map(|t| t.parse::<f64>().ok())
+            .sum()
+    });
+    (start.elapsed().as_secs_f64(), ticks / 100.0)
+}
+
+/// Tokens per second of wall time, and what an idle machine would reach judging by CPU time.
+fn report(what: &str, tokens: u32, threads: usize, (w0, c0): (f64, f64), (w1, c1): (f64, f64)) {
+    let tokens = f64::from(tokens);
+    let wall = tokens / (w1 - w0);
+    let cpu = tokens / (c1 - c0) * threads as f64;
+    println!("{what}: {wall:.1} tok/s, {cpu:.1} by CPU time on {threads} threads");
+}
+
 #[allow(clippy::unwrap_used)]
 fn main() {
+    let epoch = Instant::now();
     let mut args = std::env::args().skip(1);
     let path = args.next().unwrap_or_else(|| "model.gguf".to_owned());
     let threads = args.next().and_then(|n| n.parse().ok()).unwrap_or(2);
@@ -56,20 +90,17 @@ fn main() {
     println!("{:?}", out[0]);
 
     for _ in 0..3 {
-        let start = Instant::now();
+        let start = clock(epoch);
         driver.generate(0, &prompt, 512, 64, &SamplingPlan::greedy());
-        println!("decode: {:.1} tok/s", 64.0 / start.elapsed().as_secs_f64());
+        report("decode", 64, threads, start, clock(epoch));
     }
     for n in [128u32, 512] {
         let long: Vec<u32> = (0..n).map(|i| i * 7 % 40_000 + 10).collect();
-        let start = Instant::now();
+        let start = clock(epoch);
         driver.generate(0, &long, 512, 1, &SamplingPlan::greedy());
-        println!(
-            "prefill {n}: {:.1} tok/s",
-            f64::from(n) / start.elapsed().as_secs_f64()
-        );
+        report(&format!("prefill {n}"), n, threads, start, clock(epoch));
     }
-    for n in [4u32, 16, 48] {
+    for n in [2u32, 4, 16, 48] {
         let mut rows = Vec::new();
         for i in 0..n {
             driver.admit(i, &prompt, &SamplingPlan::greedy(), 0);
@@ -80,7 +111,7 @@ fn main() {
         }
         let tasks: Vec<_> = (0..n).map(|i| drive::task(i, i)).collect();
         let mut ticket = driver.launch(rows, tasks.clone());
-        let start = Instant::now();
+        let start = clock(epoch);
         for step in 0..32 {
             let rows = (0..n)
                 .map(|i| driver.row(i, 5 + step, 1, Input::From { ticket, sample: i }))
@@ -90,9 +121,12 @@ fn main() {
             ticket = next;
         }
         driver.executor.collect(ticket).unwrap();
-        println!(
-            "{n} sequences: {:.1} tok/s",
-            f64::from(n * 32) / start.elapsed().as_secs_f64()
+        report(
+            &format!("{n} sequences"),
+            n * 32,
+            threads,
+            start,
+            clock(epoch),
         );
         for i in 0..n {
             driver.release(i);

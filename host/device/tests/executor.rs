@@ -1,6 +1,6 @@
 //! The executor over a tiny Llama: what is in the batch, how a prompt is cut and how many threads work change nothing.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub)]
 
 mod support;
 

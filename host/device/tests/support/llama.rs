@@ -106,7 +106,7 @@ impl Llama {
         let mut x = b.embedding(table, ids)?;
         for i in 0..self.layers {
             b.scope(&format!("layers.{i}"))?;
-            let mut weight = |b: &mut GraphBuilder, name: &str, shape: &[u32]| {
+            let weight = |b: &mut GraphBuilder, name: &str, shape: &[u32]| {
                 b.param(&format!("model.layers.{i}.{name}.weight"), shape)
             };
             let norm = weight(&mut b, "input_layernorm", &[h])?;
