@@ -41,21 +41,33 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// `field` is what the guest was asked about, if that is one field.
+pub(super) fn from_guest(error: GuestError, field: Option<&'static str>) -> ApiError {
+    match error {
+        GuestError::InvalidRequest(message) | GuestError::Unsupported(message) => {
+            ApiError::Invalid {
+                param: field.map(str::to_owned).or_else(|| named_field(&message)),
+                message,
+            }
+        }
+        GuestError::Busy(message) => ApiError::Overloaded {
+            message,
+            retry_after: 1,
+        },
+        GuestError::Failed(message) => ApiError::Guest { message },
+    }
+}
+
+/// Samplers begin their refusals with the field's name and a colon.
+fn named_field(message: &str) -> Option<String> {
+    let (field, _) = message.split_once(": ")?;
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    (!field.is_empty() && field.chars().all(is_name)).then(|| field.to_owned())
+}
+
 impl From<GuestError> for ApiError {
     fn from(error: GuestError) -> Self {
-        match error {
-            GuestError::InvalidRequest(message) | GuestError::Unsupported(message) => {
-                Self::Invalid {
-                    param: None,
-                    message,
-                }
-            }
-            GuestError::Busy(message) => Self::Overloaded {
-                message,
-                retry_after: 1,
-            },
-            GuestError::Failed(message) => Self::Guest { message },
-        }
+        from_guest(error, None)
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a valid request to a [`Job`]: encoding, rendering, planning, and what the context leaves for the answer.
 
-use super::error::from_tokenizer;
+use super::error::{from_guest, from_tokenizer};
 use super::job::{Job, JobChat, JobPrompt};
 use super::{Tenant, ids};
 use crate::openai::{
@@ -79,7 +79,8 @@ pub(super) async fn render(
 ) -> Result<Rendered, ApiError> {
     let conversation = conversation.to_guest(ids::now());
     let mut chat = model.guests.open_chat(conversation.now).await?;
-    let segments = chat.render(&conversation).await?;
+    let segments = chat.render(&conversation).await;
+    let segments = segments.map_err(|error| from_guest(error, Some("messages")))?;
     let tokens = encode_segments(model, segments).await?;
     Ok(Rendered {
         tokens,

@@ -273,6 +273,12 @@ async fn a_guests_refusal_is_the_clients_fault_and_its_failure_is_not() {
                 .starts_with(&error.to_string())
         );
         assert_eq!(answer.headers.contains_key("retry-after"), status == 503);
+        let param = if status == 400 {
+            json!("messages")
+        } else {
+            json!(null)
+        };
+        assert_eq!(answer.json()["error"]["param"], param);
     }
 }
 
@@ -294,4 +300,14 @@ async fn a_failure_within_a_stream_is_an_event_and_the_end() {
     assert_eq!(events[2..], ["[DONE]"]);
     let whole = server.post(PATH, &asking(json!({}))).await;
     assert_eq!(whole.status, 500);
+}
+
+#[tokio::test]
+async fn a_samplers_refusal_names_its_field() {
+    let mut setup = Setup::saying(&["a"]);
+    setup.guests.fail_plan = Some(GuestError::InvalidRequest(
+        "top_p: must be at most 1".into(),
+    ));
+    let error = setup.start().post(PATH, &asking(json!({}))).await.json()["error"].take();
+    assert_eq!(error["param"], "top_p");
 }
