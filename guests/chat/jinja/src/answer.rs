@@ -59,14 +59,29 @@ const END_CALL: &str = "</tool_call>";
 impl AnswerFormat {
     /// Decides from the sources of the templates.
     pub fn of_template(sources: &[&str]) -> Self {
-        let on = |what: &str| if sources.iter().any(|s| s.contains(what)) { Syntax::Tags } else { Syntax::Off };
-        Self { thoughts: on(END_THINK), calls: on(CALL) }
+        let on = |what: &str| {
+            if sources.iter().any(|s| s.contains(what)) {
+                Syntax::Tags
+            } else {
+                Syntax::Off
+            }
+        };
+        Self {
+            thoughts: on(END_THINK),
+            calls: on(CALL),
+        }
     }
 
     /// Where an answer to a prompt with this end begins.
     pub fn start_after(&self, tail: &str) -> Start {
-        let open = tail.rfind(THINK).is_some_and(|at| !tail[at..].contains(END_THINK));
-        if self.thoughts == Syntax::Tags && open { Start::Thinking } else { Start::Open }
+        let open = tail
+            .rfind(THINK)
+            .is_some_and(|at| !tail[at..].contains(END_THINK));
+        if self.thoughts == Syntax::Tags && open {
+            Start::Thinking
+        } else {
+            Start::Open
+        }
     }
 
     /// A parser for one choice. `calls` is `Off` when the request has no tools.
@@ -76,8 +91,20 @@ impl AnswerFormat {
             (Start::Open, Syntax::Tags) => Mode::Beginning,
             (Start::Open, Syntax::Off) => Mode::Content,
         };
-        let calls = if self.calls == Syntax::Tags { calls } else { Syntax::Off };
-        Parser { mode, calls, buffer: String::new(), blank: String::new(), after_call: false, next_index: 0, searched: 0 }
+        let calls = if self.calls == Syntax::Tags {
+            calls
+        } else {
+            Syntax::Off
+        };
+        Parser {
+            mode,
+            calls,
+            buffer: String::new(),
+            blank: String::new(),
+            after_call: false,
+            next_index: 0,
+            searched: 0,
+        }
     }
 }
 
@@ -172,9 +199,15 @@ impl Parser {
                 }
             },
             Mode::Call => {
-                let Some(at) = self.buffer[self.searched..].find(END_CALL).map(|at| at + self.searched) else {
+                let Some(at) = self.buffer[self.searched..]
+                    .find(END_CALL)
+                    .map(|at| at + self.searched)
+                else {
                     let from = self.buffer.len().saturating_sub(END_CALL.len() - 1);
-                    self.searched = (0..=from).rev().find(|&i| self.buffer.is_char_boundary(i)).unwrap_or(0);
+                    self.searched = (0..=from)
+                        .rev()
+                        .find(|&i| self.buffer.is_char_boundary(i))
+                        .unwrap_or(0);
                     return false;
                 };
                 self.searched = 0;
@@ -194,7 +227,10 @@ impl Parser {
             self.buffer.drain(..at + tag.len());
             return Taken::Found(text);
         }
-        let held = (1..tag.len()).rev().find(|&n| self.buffer.ends_with(&tag[..n])).unwrap_or(0);
+        let held = (1..tag.len())
+            .rev()
+            .find(|&n| self.buffer.ends_with(&tag[..n]))
+            .unwrap_or(0);
         let keep = self.buffer.split_off(self.buffer.len() - held);
         Taken::Partial(std::mem::replace(&mut self.buffer, keep))
     }
@@ -205,7 +241,11 @@ impl Parser {
             push_content(text.to_owned(), out);
             return;
         }
-        let text = if self.after_call { text.trim_start() } else { text };
+        let text = if self.after_call {
+            text.trim_start()
+        } else {
+            text
+        };
         let solid = text.trim_end();
         if solid.is_empty() {
             self.blank.push_str(text);
@@ -223,7 +263,11 @@ impl Parser {
             Some((name, arguments)) => {
                 self.blank.clear();
                 self.after_call = true;
-                out.push(Delta::ToolCall { index: self.next_index, name, arguments });
+                out.push(Delta::ToolCall {
+                    index: self.next_index,
+                    name,
+                    arguments,
+                });
                 self.next_index += 1;
             }
             None => self.content(&format!("{CALL}{body}{end}"), out),

@@ -41,7 +41,10 @@ impl Controls {
             starts: [false; 256],
         };
         for (id, literal) in tokens {
-            if literal.is_empty() || all.ids.len() == MAX_MARKS || all.by_literal.contains_key(&literal) {
+            if literal.is_empty()
+                || all.ids.len() == MAX_MARKS
+                || all.by_literal.contains_key(&literal)
+            {
                 continue;
             }
             all.starts[usize::from(literal.as_bytes()[0])] = true;
@@ -68,7 +71,10 @@ impl Controls {
 
     /// The code point that stands for it.
     pub fn mark(control: Control) -> char {
-        u32::try_from(control.0).ok().and_then(|i| char::from_u32(FIRST_MARK + i)).unwrap_or(char::REPLACEMENT_CHARACTER)
+        u32::try_from(control.0)
+            .ok()
+            .and_then(|i| char::from_u32(FIRST_MARK + i))
+            .unwrap_or(char::REPLACEMENT_CHARACTER)
     }
 
     /// The control token that `c` stands for.
@@ -88,10 +94,13 @@ impl Controls {
         if !self.starts[usize::from(*rest.first()?)] {
             return None;
         }
-        self.lengths.iter().filter(|&&n| n <= rest.len()).find_map(|&n| {
-            let candidate = std::str::from_utf8(&rest[..n]).ok()?;
-            Some((self.of_literal(candidate)?, n))
-        })
+        self.lengths
+            .iter()
+            .filter(|&&n| n <= rest.len())
+            .find_map(|&n| {
+                let candidate = std::str::from_utf8(&rest[..n]).ok()?;
+                Some((self.of_literal(candidate)?, n))
+            })
     }
 
     /// All literals in `text`, leftmost and longest first, not overlapping: (start, length, token).
@@ -117,7 +126,11 @@ impl Controls {
         let from = bytes.len().saturating_sub(longest.saturating_sub(1));
         (from..bytes.len())
             .filter(|&i| self.starts[usize::from(bytes[i])])
-            .any(|i| self.literals.iter().any(|l| l.as_bytes().starts_with(&bytes[i..])))
+            .any(|i| {
+                self.literals
+                    .iter()
+                    .any(|l| l.as_bytes().starts_with(&bytes[i..]))
+            })
     }
 
     /// `text` with its literals replaced by their marks.

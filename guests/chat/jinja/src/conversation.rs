@@ -8,8 +8,15 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Variables that `chat_template_kwargs` may not set.
-pub const RESERVED: &[&str] =
-    &["messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tool_choice"];
+pub const RESERVED: &[&str] = &[
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tool_choice",
+];
 
 /// How a template takes the content of one role's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,11 +138,18 @@ impl Conversation {
             // Only now: parsing a call's arguments can bring code points to light that JSON had escaped.
             guard(&name, message, &shape.assembled)?;
             // The role is what such a template means to put between the pieces.
-            if role.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')) {
+            if role
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+            {
                 message["role"] = Value::String(role);
             }
         }
-        let unfinished = if fields.turn == Turn::Continue { Some(mark_end(list.last_mut())?) } else { None };
+        let unfinished = if fields.turn == Turn::Continue {
+            Some(mark_end(list.last_mut())?)
+        } else {
+            None
+        };
         let optional = |name: &str, text: Option<&str>| {
             let mut value = text.map_or(Ok(Value::Null), |t| json(name, t))?;
             guard(name, &mut value, &shape.assembled)?;
@@ -146,12 +160,25 @@ impl Conversation {
             Value::Object(map) => map,
             _ => return Err(bad("chat_template_kwargs", "expected an object")),
         };
-        if let Some(key) = kwargs.keys().find(|k| RESERVED.contains(&k.as_str()) || k.ends_with("_token")) {
-            return Err(bad("chat_template_kwargs", &format!("'{key}' is set by the server and cannot be overridden")));
+        if let Some(key) = kwargs
+            .keys()
+            .find(|k| RESERVED.contains(&k.as_str()) || k.ends_with("_token"))
+        {
+            return Err(bad(
+                "chat_template_kwargs",
+                &format!("'{key}' is set by the server and cannot be overridden"),
+            ));
         }
         let tools = list_of_objects("tools", optional("tools", fields.tools)?)?;
         let documents = list_of_objects("documents", optional("documents", fields.documents)?)?;
-        Ok(Self { messages, tools, documents, kwargs, turn: fields.turn, unfinished })
+        Ok(Self {
+            messages,
+            tools,
+            documents,
+            kwargs,
+            turn: fields.turn,
+            unfinished,
+        })
     }
 }
 
@@ -174,7 +201,12 @@ fn list_of_objects(field: &str, value: Value) -> Result<Value, Error> {
 
 /// Refuses reserved code points in strings and keys, and breaks up literals.
 fn guard(field: &str, value: &mut Value, assembled: &[String]) -> Result<(), Error> {
-    let refuse = || bad(field, "code points from U+F0000 on are private to the server; remove them");
+    let refuse = || {
+        bad(
+            field,
+            "code points from U+F0000 on are private to the server; remove them",
+        )
+    };
     match value {
         Value::String(s) => {
             if is_reserved(s) {
@@ -194,7 +226,10 @@ fn guard(field: &str, value: &mut Value, assembled: &[String]) -> Result<(), Err
                 return Err(refuse());
             }
             if !assembled.is_empty() {
-                *map = std::mem::take(map).into_iter().map(|(k, v)| (break_up(&k, assembled), v)).collect();
+                *map = std::mem::take(map)
+                    .into_iter()
+                    .map(|(k, v)| (break_up(&k, assembled), v))
+                    .collect();
             }
             for item in map.values_mut() {
                 guard(field, item, assembled)?;
@@ -210,7 +245,10 @@ fn guard(field: &str, value: &mut Value, assembled: &[String]) -> Result<(), Err
 fn break_up(s: &str, literals: &[String]) -> String {
     let mut out = String::with_capacity(s.len() + 8);
     let goes_on = |rest: &str| !s.is_empty() && (rest.starts_with(s) || s.starts_with(rest));
-    if literals.iter().any(|l| l.char_indices().skip(1).any(|(at, _)| goes_on(&l[at..]))) {
+    if literals
+        .iter()
+        .any(|l| l.char_indices().skip(1).any(|(at, _)| goes_on(&l[at..])))
+    {
         out.push(BREAKER);
     }
     for c in s.chars() {
@@ -226,31 +264,54 @@ fn break_up(s: &str, literals: &[String]) -> String {
 /// the role.
 fn normalise(name: &str, message: &mut Map<String, Value>, shape: &Shape) -> Result<String, Error> {
     message.retain(|key, value| {
-        let nothing = value.is_null() || key == "tool_calls" && value.as_array().is_some_and(Vec::is_empty);
+        let nothing =
+            value.is_null() || key == "tool_calls" && value.as_array().is_some_and(Vec::is_empty);
         !nothing
     });
-    let Some(role) = message.get("role").and_then(Value::as_str).map(str::to_owned) else {
-        return Err(bad(&format!("{name}.role"), "expected a string such as \"user\""));
+    let Some(role) = message
+        .get("role")
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+    else {
+        return Err(bad(
+            &format!("{name}.role"),
+            "expected a string such as \"user\"",
+        ));
     };
     let format = *shape.by_role.get(role.as_str()).unwrap_or(&shape.format);
     let content = match message.remove("content") {
         None if shape.no_content == NoContent::Null => Value::Null,
         None => Value::String(String::new()),
-        Some(Value::String(text)) if format == ContentFormat::Parts => Value::Array(vec![part(text)]),
+        Some(Value::String(text)) if format == ContentFormat::Parts => {
+            Value::Array(vec![part(text)])
+        }
         Some(Value::String(text)) => Value::String(text),
         Some(Value::Array(parts)) => {
-            let texts = parts.iter().map(|p| text_of_part(name, p)).collect::<Result<Vec<_>, _>>()?;
+            let texts = parts
+                .iter()
+                .map(|p| text_of_part(name, p))
+                .collect::<Result<Vec<_>, _>>()?;
             match format {
                 ContentFormat::String => Value::String(texts.join("\n")),
-                ContentFormat::Either | ContentFormat::Parts => Value::Array(texts.into_iter().map(|t| part(t.to_owned())).collect()),
+                ContentFormat::Either | ContentFormat::Parts => {
+                    Value::Array(texts.into_iter().map(|t| part(t.to_owned())).collect())
+                }
             }
         }
-        Some(_) => return Err(bad(&format!("{name}.content"), "expected a string or a list of text parts")),
+        Some(_) => {
+            return Err(bad(
+                &format!("{name}.content"),
+                "expected a string or a list of text parts",
+            ));
+        }
     };
     message.insert("content".into(), content);
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
-        if let Some(arguments) = call.get_mut("function").and_then(|f| f.get_mut("arguments")) {
+        if let Some(arguments) = call
+            .get_mut("function")
+            .and_then(|f| f.get_mut("arguments"))
+        {
             convert(arguments, shape.arguments);
         }
     }
@@ -280,20 +341,33 @@ fn convert(arguments: &mut Value, form: Arguments) {
 }
 
 fn part(text: String) -> Value {
-    let entries = [("type", Value::String("text".into())), ("text", Value::String(text))];
-    Value::Object(entries.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
+    let entries = [
+        ("type", Value::String("text".into())),
+        ("text", Value::String(text)),
+    ];
+    Value::Object(
+        entries
+            .into_iter()
+            .map(|(k, v)| (k.to_owned(), v))
+            .collect(),
+    )
 }
 
 /// A part that is text. Others are refused: a template would write a token for an image that nothing stands behind.
 fn text_of_part<'a>(name: &str, part: &'a Value) -> Result<&'a str, Error> {
     let kind = part.get("type").and_then(Value::as_str);
     let text = match kind {
-        None | Some("text" | "input_text" | "output_text") => part.as_str().or_else(|| part.get("text")?.as_str()),
+        None | Some("text" | "input_text" | "output_text") => {
+            part.as_str().or_else(|| part.get("text")?.as_str())
+        }
         Some("refusal") => part.get("refusal").and_then(Value::as_str),
         Some(_) => None,
     };
     text.ok_or_else(|| {
-        let what = format!("a part of type {:?} is not text; only text can be given to this model", kind.unwrap_or("unknown"));
+        let what = format!(
+            "a part of type {:?} is not text; only text can be given to this model",
+            kind.unwrap_or("unknown")
+        );
         bad(&format!("{name}.content"), &what)
     })
 }
@@ -305,7 +379,10 @@ fn mark_end(message: Option<&mut Value>) -> Result<String, Error> {
         other => other,
     };
     let Some(Value::String(text)) = text else {
-        return Err(bad("continue_final_message", "the last message has no text to continue"));
+        return Err(bad(
+            "continue_final_message",
+            "the last message has no text to continue",
+        ));
     };
     let before = text.trim().to_owned();
     text.push(CONTINUE_MARK);

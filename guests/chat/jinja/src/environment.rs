@@ -9,7 +9,10 @@ use minijinja::{Environment, Error, ErrorKind, Value, syntax::SyntaxConfig};
 /// # Errors
 /// Never, in fact; minijinja's builder can refuse delimiters.
 pub fn syntax() -> Result<SyntaxConfig, Error> {
-    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+    SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
 }
 
 /// An environment with the functions and filters that chat templates use. `now` is in Unix seconds, UTC.
@@ -22,15 +25,24 @@ pub fn environment<'a>(now: u64) -> Result<Environment<'a>, Error> {
     env.set_recursion_limit(200);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     env.set_formatter(|out, _state, value| {
-        out.write_str(&python::str(value)).map_err(|_| Error::new(ErrorKind::WriteFailure, "output"))
+        out.write_str(&python::str(value))
+            .map_err(|_| Error::new(ErrorKind::WriteFailure, "output"))
     });
-    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
+    env.add_function(
+        "raise_exception",
+        |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        },
+    );
     set_clock(&mut env, now);
     env.add_filter("tojson", tojson);
     // As Jinja has it: a string or mapping is a sequence, and `none` cannot be iterated over.
-    env.add_test("sequence", |v: &Value| matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined));
+    env.add_test("sequence", |v: &Value| {
+        matches!(
+            v.kind(),
+            ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
+        )
+    });
     env.add_test("iterable", |v: &Value| !v.is_none() && v.try_iter().is_ok());
     env.add_filter("indent", indent);
     env.add_filter("string", |v: Value| python::str(&v));
@@ -43,7 +55,14 @@ pub fn set_clock(env: &mut Environment<'_>, now: u64) {
 }
 
 /// Jinja's `indent(width=4, first=false, blank=false)`; unlike minijinja's it keeps a newline at the end.
-fn indent(text: String, width: Option<Value>, first: Option<bool>, blank: Option<bool>, options: Kwargs) -> Result<String, Error> {
+#[allow(clippy::needless_pass_by_value)] // minijinja hands arguments over by value.
+fn indent(
+    text: String,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
     let width = match width {
         Some(width) => Some(width),
         None => options.get("width")?,
@@ -56,7 +75,12 @@ fn indent(text: String, width: Option<Value>, first: Option<bool>, blank: Option
         Some(width) => match (width.as_str(), width.as_usize()) {
             (Some(text), _) => text.to_owned(),
             (None, Some(n)) if n <= 256 => " ".repeat(n),
-            _ => return Err(Error::new(ErrorKind::InvalidOperation, "indent: expected a string or a width up to 256")),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    "indent: expected a string or a width up to 256",
+                ));
+            }
         },
     };
     let mut out = String::with_capacity(text.len());
@@ -64,7 +88,11 @@ fn indent(text: String, width: Option<Value>, first: Option<bool>, blank: Option
         if i > 0 {
             out.push('\n');
         }
-        if if i == 0 { first } else { blank || !line.is_empty() } {
+        if if i == 0 {
+            first
+        } else {
+            blank || !line.is_empty()
+        } {
             out.push_str(&indention);
         }
         out.push_str(line);
@@ -72,29 +100,60 @@ fn indent(text: String, width: Option<Value>, first: Option<bool>, blank: Option
     Ok(out)
 }
 
+#[allow(clippy::needless_pass_by_value)] // minijinja hands arguments over by value.
 fn tojson(value: Value, _positional: Rest<Value>, options: Kwargs) -> Result<Value, Error> {
-    let mut layout = Dumps { indent: options.get::<Option<usize>>("indent")?, ..Dumps::default() };
+    let mut layout = Dumps {
+        indent: options.get::<Option<usize>>("indent")?,
+        ..Dumps::default()
+    };
     if layout.indent.is_some() {
         layout.item_separator = ",".into();
     }
     if let Some(pair) = options.get::<Option<Vec<String>>>("separators")? {
-        if let [item, key] = pair.as_slice() {
-            (layout.item_separator, layout.key_separator) = (item.clone(), key.clone());
-        }
+        let Ok([item, key]) = <[String; 2]>::try_from(pair) else {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "tojson: expected two separators",
+            ));
+        };
+        (layout.item_separator, layout.key_separator) = (item, key);
     }
     if options.get::<Option<bool>>("sort_keys")?.unwrap_or(false) {
         layout.keys = KeyOrder::Sorted;
     }
-    if options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false) {
+    if options
+        .get::<Option<bool>>("ensure_ascii")?
+        .unwrap_or(false)
+    {
         layout.charset = Charset::Ascii;
     }
     options.assert_all_used()?;
     python::dumps(&value, &layout).map(Value::from)
 }
 
-const MONTHS: [&str; 12] =
-    ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
-const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = [
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+];
 
 /// C's `strftime` in the C locale, UTC. Unknown conversions stay as they are.
 fn strftime(now: u64, format: &str) -> String {
@@ -117,7 +176,13 @@ fn strftime(now: u64, format: &str) -> String {
         if !padded {
             conversion = chars.next();
         }
-        let two = |n: u64| if padded { format!("{n:02}") } else { n.to_string() };
+        let two = |n: u64| {
+            if padded {
+                format!("{n:02}")
+            } else {
+                n.to_string()
+            }
+        };
         let piece = match conversion {
             Some('Y') => year.to_string(),
             Some('y') => two(year.rem_euclid(100) as u64),
@@ -150,7 +215,8 @@ fn strftime(now: u64, format: &str) -> String {
 /// Days from 1970-01-01 to January 1 of `year`.
 fn days_before(year: i64) -> i64 {
     let y = year - 1;
-    365 * (year - 1970) + (y.div_euclid(4) - 492) - (y.div_euclid(100) - 19) + (y.div_euclid(400) - 4)
+    365 * (year - 1970) + (y.div_euclid(4) - 492) - (y.div_euclid(100) - 19)
+        + (y.div_euclid(400) - 4)
 }
 
 /// (year, month, day) of a day counted from 1970-01-01.
@@ -160,7 +226,20 @@ fn civil(days: i64) -> (i64, u32, u32) {
         year += 1;
     }
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let lengths = [
+        31,
+        if leap { 29 } else { 28 },
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
     let mut rest = days - days_before(year);
     for (i, length) in (1u32..).zip(lengths) {
         if rest < length {

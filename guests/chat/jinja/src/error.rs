@@ -9,6 +9,18 @@ pub enum Error {
     InvalidRequest(String),
 }
 
+impl Error {
+    /// A name for metrics that does not change.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::InvalidConfig(_) => "invalid_config",
+            Self::InvalidRequest(_) => "invalid_request",
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -19,7 +31,9 @@ impl std::fmt::Display for Error {
 
 /// A minijinja error with its causes and line, as one line of text.
 pub fn describe(error: &minijinja::Error) -> String {
-    let mut text = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let mut text = error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned);
     if let Some(line) = error.line() {
         text.push_str(&format!(" (line {line} of the chat template)"));
     }

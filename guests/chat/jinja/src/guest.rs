@@ -36,11 +36,22 @@ impl template::Guest for Guest {
 }
 
 impl template::GuestTemplate for Template {
-    fn create(files: Vec<template::File>, controls: Vec<template::ControlToken>) -> Result<template::Template, types::Error> {
-        std::panic::set_hook(Box::new(|info| log::log(log::Level::Error, &info.to_string())));
+    fn create(
+        files: Vec<template::File>,
+        controls: Vec<template::ControlToken>,
+    ) -> Result<template::Template, types::Error> {
+        std::panic::set_hook(Box::new(|info| {
+            log::log(log::Level::Error, &info.to_string())
+        }));
         let files: Vec<_> = files.into_iter().map(|f| (f.name, f.content)).collect();
-        let inner = ChatTemplate::new(&files, controls.into_iter().map(|c| (c.id, c.literal)).collect())?;
-        Ok(template::Template::new(Self { inner: RefCell::new(inner), start: Cell::new(Start::Open) }))
+        let inner = ChatTemplate::new(
+            &files,
+            controls.into_iter().map(|c| (c.id, c.literal)).collect(),
+        )?;
+        Ok(template::Template::new(Self {
+            inner: RefCell::new(inner),
+            start: Cell::new(Start::Open),
+        }))
     }
 
     fn render(&self, c: template::Conversation) -> Result<Vec<template::Segment>, types::Error> {
@@ -74,7 +85,11 @@ impl template::GuestTemplate for Template {
     }
 
     fn parser(&self, c: template::Conversation) -> Result<parsing::Parser, types::Error> {
-        let off = c.tools.as_deref().is_none_or(|t| matches!(t.trim(), "[]" | "null")) || c.tool_choice.as_deref() == Some("\"none\"");
+        let off = c
+            .tools
+            .as_deref()
+            .is_none_or(|t| matches!(t.trim(), "[]" | "null"))
+            || c.tool_choice.as_deref() == Some("\"none\"");
         let calls = if off { Syntax::Off } else { Syntax::Tags };
         let parser = self.inner.borrow().answer().parser(self.start.get(), calls);
         Ok(parsing::Parser::new(OutputParser(RefCell::new(parser))))
@@ -89,11 +104,21 @@ impl parsing::Guest for Guest {
 
 impl parsing::GuestParser for OutputParser {
     fn push(&self, text: String) -> Vec<parsing::Delta> {
-        self.0.borrow_mut().push(&text).into_iter().map(delta).collect()
+        self.0
+            .borrow_mut()
+            .push(&text)
+            .into_iter()
+            .map(delta)
+            .collect()
     }
 
     fn finish(&self) -> Vec<parsing::Delta> {
-        self.0.borrow_mut().finish().into_iter().map(delta).collect()
+        self.0
+            .borrow_mut()
+            .finish()
+            .into_iter()
+            .map(delta)
+            .collect()
     }
 }
 
@@ -101,9 +126,16 @@ fn delta(d: Delta) -> parsing::Delta {
     match d {
         Delta::Content(text) => parsing::Delta::Content(text),
         Delta::Reasoning(text) => parsing::Delta::Reasoning(text),
-        Delta::ToolCall { index, name, arguments } => {
-            parsing::Delta::ToolCall(parsing::ToolCallDelta { index, id: None, name: Some(name), arguments })
-        }
+        Delta::ToolCall {
+            index,
+            name,
+            arguments,
+        } => parsing::Delta::ToolCall(parsing::ToolCallDelta {
+            index,
+            id: None,
+            name: Some(name),
+            arguments,
+        }),
     }
 }
 

@@ -14,6 +14,20 @@
 //! - [`answer`]: taking the model's text apart while it streams
 //!
 //! The crate knows nothing of tokenizers or models, and reads no file: the host hands it everything.
+//!
+//! ```
+//! use guesthouse_chat_jinja::conversation::{Fields, Turn};
+//! use guesthouse_chat_jinja::template::{ChatTemplate, Segment};
+//!
+//! let source = "{% for m in messages %}<|start|>{{ m.role }}: {{ m.content }}{% endfor %}";
+//! let files = [("chat_template.jinja".to_owned(), source.to_owned())];
+//! let mut template = ChatTemplate::new(&files, vec![(7, "<|start|>".to_owned())])?;
+//! let messages = r#"[{"role": "user", "content": "Hi <|start|>"}]"#;
+//! let fields = Fields { messages, tools: None, documents: None, kwargs: None, turn: Turn::Answer };
+//! let prompt = template.render(&fields, 0)?.segments;
+//! assert_eq!(prompt, [Segment::Special(7), Segment::Text("user: Hi <|start|>".to_owned())]);
+//! # Ok::<(), guesthouse_chat_jinja::error::Error>(())
+//! ```
 
 pub mod answer;
 pub mod controls;

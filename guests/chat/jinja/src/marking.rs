@@ -20,7 +20,7 @@ pub struct Marked {
 /// What a template's source suggests about its behaviour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// Something that is output ends in the middle of a control literal (`'<|' + role`).
+    /// Something that is output ends in the middle of a control literal (`'<|' + role`), or spells one in escapes.
     pub assembles: bool,
     /// It looks for the text of a content part.
     pub reads_parts: bool,
@@ -46,21 +46,31 @@ impl Signs {
 /// When the template does not parse.
 pub fn mark_source(source: &str, controls: &Controls) -> Result<Marked, minijinja::Error> {
     let tree = minijinja::machinery::parse(source, "chat", crate::environment::syntax()?)?;
-    let mut walk = Walk { output: Vec::new(), signs: Signs::default() };
+    let mut walk = Walk {
+        output: Vec::new(),
+        signs: Signs::default(),
+    };
     walk.stmt(&tree);
-    let Walk { output: mut spans, mut signs } = walk;
-    spans.sort_by_key(|s| (s.start, s.end));
+    let Walk {
+        output: mut spans,
+        mut signs,
+    } = walk;
+    spans.sort_by_key(|(s, _)| (s.start, s.end));
     let mut out = String::with_capacity(source.len());
     let mut from = 0;
-    for span in spans {
+    for (span, text) in spans {
         let (start, end) = (span.start.max(from), span.end.min(source.len()));
         if start >= end || !source.is_char_boundary(start) || !source.is_char_boundary(end) {
             continue;
         }
         out.push_str(&source[from..start]);
-        let marked = controls.mark_all(&source[start..end]);
-        signs.assembles |= controls.ends_inside(marked.trim_end_matches(['\'', '"']));
-        out.push_str(&marked);
+        let (found, meant) = (
+            controls.find_all(&source[start..end]),
+            controls.find_all(&text),
+        );
+        signs.assembles |=
+            found.len() != meant.len() || controls.ends_inside(&controls.mark_all(&text));
+        out.push_str(&controls.mark_all(&source[start..end]));
         from = end;
     }
     out.push_str(&source[from..]);
@@ -68,8 +78,8 @@ pub fn mark_source(source: &str, controls: &Controls) -> Result<Marked, minijinj
 }
 
 struct Walk {
-    /// Byte ranges of the source whose literals are output.
-    output: Vec<Range<usize>>,
+    /// Byte ranges of the source whose literals are output, and what they mean.
+    output: Vec<(Range<usize>, String)>,
     signs: Signs,
 }
 
@@ -81,8 +91,9 @@ enum Use {
 }
 
 impl Walk {
-    fn add(&mut self, span: Span) {
-        self.output.push(span.start_offset as usize..span.end_offset as usize);
+    fn add(&mut self, span: Span, meaning: &str) {
+        let range = span.start_offset as usize..span.end_offset as usize;
+        self.output.push((range, meaning.to_owned()));
     }
 
     fn stmts(&mut self, stmts: &[ast::Stmt<'_>]) {
@@ -96,7 +107,7 @@ impl Walk {
         match stmt {
             S::Template(t) => self.stmts(&t.children),
             S::EmitExpr(e) => self.expr(&e.expr, Use::Output),
-            S::EmitRaw(r) => self.add(r.span()),
+            S::EmitRaw(r) => self.add(r.span(), r.raw),
             S::ForLoop(f) => {
                 self.expr(&f.iter, Use::Output);
                 if let Some(filter) = &f.filter_expr {
@@ -135,7 +146,12 @@ impl Walk {
                 self.macro_(&c.macro_decl);
             }
             S::Do(d) => self.call(&d.call, Use::Output),
-            S::Import(_) | S::FromImport(_) | S::Extends(_) | S::Include(_) | S::Continue(_) | S::Break(_) => {}
+            S::Import(_)
+            | S::FromImport(_)
+            | S::Extends(_)
+            | S::Include(_)
+            | S::Continue(_)
+            | S::Break(_) => {}
         }
     }
 
@@ -165,7 +181,7 @@ impl Walk {
             E::Const(c) => {
                 self.name(c.value.as_str().unwrap_or_default());
                 if used == Use::Output {
-                    self.add(c.span());
+                    self.add(c.span(), c.value.as_str().unwrap_or_default());
                 }
             }
             E::Slice(s) => self.expr(&s.expr, used),
@@ -232,8 +248,12 @@ impl Walk {
                 self.expr(object, used);
                 // `get` may return its fallback, `format` shows its arguments, `join` its items; the rest look.
                 for (i, argument) in call.args.iter().enumerate() {
-                    let shown = matches!(name, "format" | "join" | "append") || name == "get" && i == 1;
-                    self.args(std::slice::from_ref(argument), if shown { used } else { Use::LookedAt });
+                    let shown =
+                        matches!(name, "format" | "join" | "append") || name == "get" && i == 1;
+                    self.args(
+                        std::slice::from_ref(argument),
+                        if shown { used } else { Use::LookedAt },
+                    );
                 }
             }
             ast::CallType::Object(object) => {
@@ -247,7 +267,10 @@ impl Walk {
     fn args(&mut self, args: &[ast::CallArg<'_>], used: Use) {
         for a in args {
             match a {
-                ast::CallArg::Pos(e) | ast::CallArg::Kwarg(_, e) | ast::CallArg::PosSplat(e) | ast::CallArg::KwargSplat(e) => {
+                ast::CallArg::Pos(e)
+                | ast::CallArg::Kwarg(_, e)
+                | ast::CallArg::PosSplat(e)
+                | ast::CallArg::KwargSplat(e) => {
                     self.expr(e, used);
                 }
             }

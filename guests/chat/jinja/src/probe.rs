@@ -23,18 +23,34 @@ pub struct Habits {
 const ROLES: [&str; 4] = ["user", "system", "assistant", "tool"];
 
 /// Asks `render` for harmless conversations; it returns the raw output, or nothing where the template refuses.
-pub fn habits(signs: Signs, controls: &Controls, render: &dyn Fn(&Conversation) -> Option<String>) -> Habits {
+pub fn habits(
+    signs: Signs,
+    controls: &Controls,
+    render: &dyn Fn(&Conversation) -> Option<String>,
+) -> Habits {
     let ask = |messages: Value, tools: Option<&Value>, shape: &Shape| {
         let messages = messages.to_string();
         let tools = tools.map(Value::to_string);
-        let fields = Fields { messages: &messages, tools: tools.as_deref(), documents: None, kwargs: None, turn: Turn::Answer };
+        let fields = Fields {
+            messages: &messages,
+            tools: tools.as_deref(),
+            documents: None,
+            kwargs: None,
+            turn: Turn::Answer,
+        };
         render(&Conversation::parse(&fields, shape).ok()?)
     };
-    let mut shape = Shape { format: ContentFormat::String, ..Shape::AS_SENT };
+    let mut shape = Shape {
+        format: ContentFormat::String,
+        ..Shape::AS_SENT
+    };
     if signs.reads_parts {
         for role in ROLES {
-            let with = |content: Value| ask(turns(role, content), None, &Shape::AS_SENT);
-            let format = format_of(with(json!("probe")).as_deref(), with(json!([{"type": "text", "text": "probe"}])).as_deref());
+            let with = |content: Value| ask(turns(role, &content), None, &Shape::AS_SENT);
+            let format = format_of(
+                with(json!("probe")).as_deref(),
+                with(json!([{"type": "text", "text": "probe"}])).as_deref(),
+            );
             match (role, format) {
                 ("user", Some(format)) => shape.format = format,
                 (_, Some(format)) => drop(shape.by_role.insert(role, format)),
@@ -44,8 +60,17 @@ pub fn habits(signs: Signs, controls: &Controls, render: &dyn Fn(&Conversation) 
     }
     if signs.reads_calls {
         let with = |content: Value, arguments: Arguments| {
-            let shape = Shape { no_content: NoContent::Null, arguments, ..shape.clone() };
-            ask(json!([say("user", "x"), call(content), result()]), None, &shape).filter(|o| o.contains("probe"))
+            let shape = Shape {
+                no_content: NoContent::Null,
+                arguments,
+                ..shape.clone()
+            };
+            ask(
+                json!([say("user", "x"), call(&content), result()]),
+                None,
+                &shape,
+            )
+            .filter(|o| o.contains("probe"))
         };
         (shape.no_content, shape.arguments) = calls(&with);
     }
@@ -57,15 +82,25 @@ pub fn habits(signs: Signs, controls: &Controls, render: &dyn Fn(&Conversation) 
             json!([say("system", "probe"), user, assistant, user]),
             json!([say("developer", "probe"), user]),
             json!([user, assistant, user]),
-            json!([user, call(json!("")), result()]),
+            json!([user, call(&json!("")), result()]),
         ];
         for messages in conversations {
             for tools in [None, Some(&tools())] {
-                let Some(output) = ask(messages.clone(), tools, &shape) else { continue };
-                assembled.extend(controls.find_all(&output).into_iter().map(|(_, _, control)| control));
+                let Some(output) = ask(messages.clone(), tools, &shape) else {
+                    continue;
+                };
+                assembled.extend(
+                    controls
+                        .find_all(&output)
+                        .into_iter()
+                        .map(|(_, _, control)| control),
+                );
             }
         }
-        shape.assembled = assembled.iter().map(|&c| controls.literal(c).to_owned()).collect();
+        shape.assembled = assembled
+            .iter()
+            .map(|&c| controls.literal(c).to_owned())
+            .collect();
     }
     Habits { assembled, shape }
 }
@@ -74,7 +109,11 @@ pub fn habits(signs: Signs, controls: &Controls, render: &dyn Fn(&Conversation) 
 fn format_of(string: Option<&str>, part: Option<&str>) -> Option<ContentFormat> {
     let shown = |output: &Option<&str>| output.is_some_and(|o| o.contains("probe"));
     if shown(&string) {
-        return Some(if string == part { ContentFormat::Either } else { ContentFormat::String });
+        return Some(if string == part {
+            ContentFormat::Either
+        } else {
+            ContentFormat::String
+        });
     }
     // A template that prints a list as it is shows its keys too.
     (shown(&part) && !part.is_some_and(|o| o.contains("type"))).then_some(ContentFormat::Parts)
@@ -85,7 +124,9 @@ fn calls(shown: &dyn Fn(Value, Arguments) -> Option<String>) -> (NoContent, Argu
     let count = |output: &str| output.matches("None").count();
     for arguments in [Arguments::Object, Arguments::Text] {
         match (shown(Value::Null, arguments), shown(json!(""), arguments)) {
-            (Some(null), Some(empty)) if count(&null) > count(&empty) => return (NoContent::Empty, arguments),
+            (Some(null), Some(empty)) if count(&null) > count(&empty) => {
+                return (NoContent::Empty, arguments);
+            }
             (Some(_), _) => return (NoContent::Null, arguments),
             (None, Some(_)) => return (NoContent::Empty, arguments),
             (None, None) => {}
@@ -98,7 +139,7 @@ fn say(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-fn call(content: Value) -> Value {
+fn call(content: &Value) -> Value {
     let function = json!({"name": "probe", "arguments": {"probe": "probe"}});
     json!({"role": "assistant", "content": content, "tool_calls": [{"id": "probe0000", "type": "function", "function": function}]})
 }
@@ -117,7 +158,7 @@ fn tools() -> Value {
 }
 
 /// A conversation in which nobody but `role` says "probe".
-fn turns(role: &str, content: Value) -> Value {
+fn turns(role: &str, content: &Value) -> Value {
     let message = json!({"role": role, "content": content});
     match role {
         "system" => json!([message, say("user", "x")]),

@@ -29,7 +29,10 @@ pub fn splitlines(s: &str) -> Vec<&str> {
 }
 
 fn ends_line(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    matches!(
+        c,
+        '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+    )
 }
 
 /// Levels of nesting that are written; requests have at most 128.
@@ -68,7 +71,11 @@ fn write_repr(value: &Value, level: usize, out: &mut String) {
                 }
                 write_repr(&key, level + 1, out);
                 out.push_str(": ");
-                write_repr(&value.get_item(&key).unwrap_or(Value::UNDEFINED), level + 1, out);
+                write_repr(
+                    &value.get_item(&key).unwrap_or(Value::UNDEFINED),
+                    level + 1,
+                    out,
+                );
             }
             out.push('}');
         }
@@ -78,7 +85,11 @@ fn write_repr(value: &Value, level: usize, out: &mut String) {
 
 /// Single quotes unless the string has one and no double quote.
 fn quote(s: &str, out: &mut String) {
-    let q = if s.contains('\'') && !s.contains('"') { '"' } else { '\'' };
+    let q = if s.contains('\'') && !s.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push(q);
     for c in s.chars() {
         match c {
@@ -124,7 +135,9 @@ pub fn float(x: f64) -> String {
     if magnitude != 0.0 && !(1e-4..1e16).contains(&magnitude) {
         let s = format!("{x:e}");
         let (mantissa, exponent) = s.split_once('e').unwrap_or((&s, "0"));
-        let (sign, digits) = exponent.strip_prefix('-').map_or(("+", exponent), |d| ("-", d));
+        let (sign, digits) = exponent
+            .strip_prefix('-')
+            .map_or(("+", exponent), |d| ("-", d));
         return format!("{mantissa}e{sign}{digits:0>2}");
     }
     let s = format!("{x}");
@@ -166,7 +179,13 @@ pub enum Charset {
 
 impl Default for Dumps {
     fn default() -> Self {
-        Self { indent: None, item_separator: ", ".into(), key_separator: ": ".into(), keys: KeyOrder::Given, charset: Charset::Unicode }
+        Self {
+            indent: None,
+            item_separator: ", ".into(),
+            key_separator: ": ".into(),
+            keys: KeyOrder::Given,
+            charset: Charset::Unicode,
+        }
     }
 }
 
@@ -187,9 +206,17 @@ fn newline(layout: &Dumps, level: usize, out: &mut String) {
     }
 }
 
-fn write_json(value: &Value, layout: &Dumps, level: usize, out: &mut String) -> Result<(), minijinja::Error> {
+fn write_json(
+    value: &Value,
+    layout: &Dumps,
+    level: usize,
+    out: &mut String,
+) -> Result<(), minijinja::Error> {
     if level > MAX_DEPTH {
-        return Err(minijinja::Error::new(minijinja::ErrorKind::BadSerialization, "tojson: the value is nested too deeply"));
+        return Err(minijinja::Error::new(
+            minijinja::ErrorKind::BadSerialization,
+            "tojson: the value is nested too deeply",
+        ));
     }
     match value.kind() {
         ValueKind::None => out.push_str("null"),
@@ -237,7 +264,10 @@ fn write_json(value: &Value, layout: &Dumps, level: usize, out: &mut String) -> 
         }
         kind => {
             let what = format!("Object of type {kind} is not JSON serializable");
-            return Err(minijinja::Error::new(minijinja::ErrorKind::BadSerialization, what));
+            return Err(minijinja::Error::new(
+                minijinja::ErrorKind::BadSerialization,
+                what,
+            ));
         }
     }
     Ok(())

@@ -48,27 +48,49 @@ impl ChatTemplate {
     /// # Errors
     /// When a file is not what its name says, when there is no template, or when it does not parse.
     pub fn new(files: &[(String, String)], tokens: Vec<(u32, String)>) -> Result<Self, Error> {
-        let file = |name: &str| files.iter().find(|(n, _)| n == name).map(|(_, c)| c.as_str());
+        let file = |name: &str| {
+            files
+                .iter()
+                .find(|(n, _)| n == name)
+                .map(|(_, c)| c.as_str())
+        };
         let config: Json = match file("tokenizer_config.json") {
-            Some(text) => serde_json::from_str(text)
-                .map_err(|e| Error::InvalidConfig(format!("tokenizer_config.json is not JSON: {e}")))?,
+            Some(text) => serde_json::from_str(text).map_err(|e| {
+                Error::InvalidConfig(format!("tokenizer_config.json is not JSON: {e}"))
+            })?,
             None => Json::Null,
         };
         let controls = Controls::new(tokens);
         let sources = sources(file("chat_template.jinja"), &config)?;
-        let bad = |e: &minijinja::Error| Error::InvalidConfig(format!("the chat template does not parse: {}", describe(e)));
+        let bad = |e: &minijinja::Error| {
+            Error::InvalidConfig(format!("the chat template does not parse: {}", describe(e)))
+        };
         let mut env = environment(0).map_err(|e| bad(&e))?;
         let mut signs = marking::Signs::default();
         for (name, source) in &sources {
             let marked = marking::mark_source(source, &controls).map_err(|e| bad(&e))?;
-            env.add_template_owned(name.clone(), marked.source).map_err(|e| bad(&e))?;
+            env.add_template_owned(name.clone(), marked.source)
+                .map_err(|e| bad(&e))?;
             signs = signs.or(marked.signs);
         }
-        let answer = AnswerFormat::of_template(&sources.iter().map(|(_, s)| s.as_str()).collect::<Vec<_>>());
+        let answer =
+            AnswerFormat::of_template(&sources.iter().map(|(_, s)| s.as_str()).collect::<Vec<_>>());
         let specials = special_tokens(&config, &controls);
         let names = sources.into_iter().map(|(n, _)| n).collect();
-        let mut this = Self { env, controls, names, specials, habits: Habits { assembled: BTreeSet::new(), shape: Shape::AS_SENT }, answer };
-        this.habits = probe::habits(signs, &this.controls, &|conversation| this.run(conversation).ok());
+        let mut this = Self {
+            env,
+            controls,
+            names,
+            specials,
+            habits: Habits {
+                assembled: BTreeSet::new(),
+                shape: Shape::AS_SENT,
+            },
+            answer,
+        };
+        this.habits = probe::habits(signs, &this.controls, &|conversation| {
+            this.run(conversation).ok()
+        });
         Ok(this)
     }
 
@@ -84,7 +106,10 @@ impl ChatTemplate {
 
     /// Tokens that the template assembles from pieces, by literal.
     pub fn assembled(&self) -> impl Iterator<Item = &str> {
-        self.habits.assembled.iter().map(|&c| self.controls.literal(c))
+        self.habits
+            .assembled
+            .iter()
+            .map(|&c| self.controls.literal(c))
     }
 
     /// Renders a conversation. `now` is in Unix seconds.
@@ -97,17 +122,31 @@ impl ChatTemplate {
         crate::environment::set_clock(&mut self.env, now);
         let output = self.run(&conversation)?;
         let output = match conversation.turn {
-            Turn::Continue => cut_at_mark(&output, conversation.unfinished.as_deref().unwrap_or_default())?,
+            Turn::Continue => cut_at_mark(
+                &output,
+                conversation.unfinished.as_deref().unwrap_or_default(),
+            )?,
             Turn::Answer | Turn::Closed => &output,
         };
         let start = self.answer.start_after(&self.controls.spell(tail(output)));
-        Ok(Rendered { segments: self.segments(output), start })
+        Ok(Rendered {
+            segments: self.segments(output),
+            start,
+        })
     }
 
     /// The renderer's raw output, with marks in it.
     fn run(&self, c: &Conversation) -> Result<String, Error> {
-        let name = if !c.tools.is_null() && self.names.iter().any(|n| n == "tool_use") { "tool_use" } else { "default" };
-        let name = self.names.iter().find(|n| *n == name).or(self.names.first());
+        let name = if !c.tools.is_null() && self.names.iter().any(|n| n == "tool_use") {
+            "tool_use"
+        } else {
+            "default"
+        };
+        let name = self
+            .names
+            .iter()
+            .find(|n| *n == name)
+            .or(self.names.first());
         let template = self
             .env
             .get_template(name.map_or("default", String::as_str))
@@ -122,10 +161,16 @@ impl ChatTemplate {
         context.insert("messages".into(), Value::from(Serde(&c.messages)));
         context.insert("tools".into(), Value::from(Serde(&c.tools)));
         context.insert("documents".into(), Value::from(Serde(&c.documents)));
-        context.insert("add_generation_prompt".into(), Value::from(c.turn == Turn::Answer));
-        template
-            .render(Value::from(context))
-            .map_err(|e| Error::InvalidRequest(format!("the model's chat template refused the messages: {}", self.controls.spell(&describe(&e)))))
+        context.insert(
+            "add_generation_prompt".into(),
+            Value::from(c.turn == Turn::Answer),
+        );
+        template.render(Value::from(context)).map_err(|e| {
+            Error::InvalidRequest(format!(
+                "the model's chat template refused the messages: {}",
+                self.controls.spell(&describe(&e))
+            ))
+        })
     }
 
     /// Cuts output at marks, and at literals of assembled tokens.
@@ -137,7 +182,10 @@ impl ChatTemplate {
             let found = match self.controls.of_mark(c) {
                 Some(control) => Some((control, c.len_utf8())),
                 None if self.habits.assembled.is_empty() => None,
-                None => self.controls.at(output, i).filter(|(control, _)| self.habits.assembled.contains(control)),
+                None => self
+                    .controls
+                    .at(output, i)
+                    .filter(|(control, _)| self.habits.assembled.contains(control)),
             };
             if let Some((control, n)) = found {
                 if !text.is_empty() {
@@ -186,7 +234,9 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(open) = rest.find("{%") {
-        let Some(close) = rest[open..].find("%}").map(|c| open + c + 2) else { break };
+        let Some(close) = rest[open..].find("%}").map(|c| open + c + 2) else {
+            break;
+        };
         let tag = &rest[open..close];
         let word = tag[2..tag.len() - 2].trim_matches(['-', '+']).trim();
         out.push_str(&rest[..open]);
@@ -208,7 +258,9 @@ fn special_tokens(config: &Json, controls: &Controls) -> BTreeMap<String, String
         if !key.ends_with("_token") {
             continue;
         }
-        let Some(literal) = value.as_str().or_else(|| value.get("content")?.as_str()) else { continue };
+        let Some(literal) = value.as_str().or_else(|| value.get("content")?.as_str()) else {
+            continue;
+        };
         let shown = controls.mark_all(literal);
         all.insert(key.clone(), shown);
     }
@@ -227,12 +279,19 @@ fn tail(output: &str) -> &str {
 /// Output up to the end of the final message, `unfinished`, which must be shown as a whole. If the template kept the
 /// blank after the mark it does not trim messages; if not, what precedes the mark is trimmed (transformers' rule).
 fn cut_at_mark<'a>(output: &'a str, unfinished: &str) -> Result<&'a str, Error> {
-    let Some(at) = output.rfind(CONTINUE_MARK).filter(|_| output.contains(unfinished)) else {
+    let Some(at) = output
+        .rfind(CONTINUE_MARK)
+        .filter(|_| output.contains(unfinished))
+    else {
         let what = "continue_final_message: the model's chat template does not show the whole text of the last message";
         return Err(Error::InvalidRequest(what.into()));
     };
     let kept = output[at + CONTINUE_MARK.len_utf8()..].starts_with(' ');
-    Ok(if kept { &output[..at] } else { output[..at].trim_end() })
+    Ok(if kept {
+        &output[..at]
+    } else {
+        output[..at].trim_end()
+    })
 }
 
 #[cfg(test)]

@@ -3,8 +3,14 @@
 use super::*;
 use proptest::prelude::*;
 
-const BOTH: AnswerFormat = AnswerFormat { thoughts: Syntax::Tags, calls: Syntax::Tags };
-const NEITHER: AnswerFormat = AnswerFormat { thoughts: Syntax::Off, calls: Syntax::Off };
+const BOTH: AnswerFormat = AnswerFormat {
+    thoughts: Syntax::Tags,
+    calls: Syntax::Tags,
+};
+const NEITHER: AnswerFormat = AnswerFormat {
+    thoughts: Syntax::Off,
+    calls: Syntax::Off,
+};
 
 /// Concatenated content, reasoning and calls.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,15 +28,26 @@ fn parse<'a>(mut parser: Parser, chunks: impl IntoIterator<Item = &'a str>) -> A
         match delta {
             Delta::Content(text) => all.content.push_str(&text),
             Delta::Reasoning(text) => all.reasoning.push_str(&text),
-            Delta::ToolCall { index, name, arguments } => all.calls.push((index, name, arguments)),
+            Delta::ToolCall {
+                index,
+                name,
+                arguments,
+            } => all.calls.push((index, name, arguments)),
         }
     }
     all
 }
 
 fn answer(content: &str, reasoning: &str, calls: &[(u32, &str, &str)]) -> Answer {
-    let calls = calls.iter().map(|&(i, n, a)| (i, n.to_owned(), a.to_owned())).collect();
-    Answer { content: content.into(), reasoning: reasoning.into(), calls }
+    let calls = calls
+        .iter()
+        .map(|&(i, n, a)| (i, n.to_owned(), a.to_owned()))
+        .collect();
+    Answer {
+        content: content.into(),
+        reasoning: reasoning.into(),
+        calls,
+    }
 }
 
 fn both(text: &str) -> Answer {
@@ -39,25 +56,57 @@ fn both(text: &str) -> Answer {
 
 #[test]
 fn thoughts_come_first_or_not_at_all() {
-    assert_eq!(both("<think>\nhm\n</think>\n\nYes."), answer("\n\nYes.", "\nhm\n", &[]));
+    assert_eq!(
+        both("<think>\nhm\n</think>\n\nYes."),
+        answer("\n\nYes.", "\nhm\n", &[])
+    );
     assert_eq!(both(" \n<think>hm</think>Yes."), answer("Yes.", "hm", &[]));
-    assert_eq!(both("Yes. <think>no</think>"), answer("Yes. <think>no</think>", "", &[]));
-    assert_eq!(both("<think>cut off </thi"), answer("", "cut off </thi", &[]));
+    assert_eq!(
+        both("Yes. <think>no</think>"),
+        answer("Yes. <think>no</think>", "", &[])
+    );
+    assert_eq!(
+        both("<think>cut off </thi"),
+        answer("", "cut off </thi", &[])
+    );
     assert_eq!(both("<thin"), answer("<thin", "", &[]));
     assert_eq!(both("  "), answer("  ", "", &[]));
     assert_eq!(both(""), answer("", "", &[]));
-    assert_eq!(parse(BOTH.parser(Start::Thinking, Syntax::Off), ["hm</think>Yes."]), answer("Yes.", "hm", &[]));
-    assert_eq!(parse(NEITHER.parser(Start::Open, Syntax::Tags), ["<think>hm</think>"]), answer("<think>hm</think>", "", &[]));
+    assert_eq!(
+        parse(
+            BOTH.parser(Start::Thinking, Syntax::Off),
+            ["hm</think>Yes."]
+        ),
+        answer("Yes.", "hm", &[])
+    );
+    assert_eq!(
+        parse(
+            NEITHER.parser(Start::Open, Syntax::Tags),
+            ["<think>hm</think>"]
+        ),
+        answer("<think>hm</think>", "", &[])
+    );
 }
 
 #[test]
 fn calls_are_taken_out() {
-    let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": \"é\"}}\n</tool_call>";
-    assert_eq!(both(one), answer("", "", &[(0, "f", "{\"b\": 1, \"a\": \"é\"}")]));
+    let one =
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": \"é\"}}\n</tool_call>";
+    assert_eq!(
+        both(one),
+        answer("", "", &[(0, "f", "{\"b\": 1, \"a\": \"é\"}")])
+    );
     let two = "Let me see.\n<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>{\"name\": \"g\", \"parameters\": {}}</tool_call>\n";
-    assert_eq!(both(two), answer("Let me see.", "", &[(0, "f", "{}"), (1, "g", "{}")]));
-    let text_arguments = "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>";
-    assert_eq!(both(text_arguments), answer("", "", &[(0, "f", "{\"a\": 1}")]));
+    assert_eq!(
+        both(two),
+        answer("Let me see.", "", &[(0, "f", "{}"), (1, "g", "{}")])
+    );
+    let text_arguments =
+        "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>";
+    assert_eq!(
+        both(text_arguments),
+        answer("", "", &[(0, "f", "{\"a\": 1}")])
+    );
     let unclosed = "<think>x</think><tool_call>{\"name\": \"f\"}";
     assert_eq!(both(unclosed), answer("", "x", &[(0, "f", "{}")]));
     let after = "<tool_call>{\"name\": \"f\"}</tool_call>\n\nDone. ";
@@ -77,8 +126,15 @@ fn what_is_no_call_stays_content() {
         assert_eq!(both(text), answer(text, "", &[]), "{text}");
     }
     let one = "<tool_call>{\"name\": \"f\"}</tool_call>";
-    assert_eq!(parse(BOTH.parser(Start::Open, Syntax::Off), [one]), answer(one, "", &[]));
-    let deep = format!("<tool_call>{{\"name\": \"f\", \"arguments\": {}{}}}</tool_call>", "[".repeat(500), "]".repeat(500));
+    assert_eq!(
+        parse(BOTH.parser(Start::Open, Syntax::Off), [one]),
+        answer(one, "", &[])
+    );
+    let deep = format!(
+        "<tool_call>{{\"name\": \"f\", \"arguments\": {}{}}}</tool_call>",
+        "[".repeat(500),
+        "]".repeat(500)
+    );
     assert_eq!(both(&deep), answer(&deep, "", &[]));
 }
 
@@ -95,7 +151,10 @@ fn content_is_not_held_back_longer_than_needed() {
 
 #[test]
 fn the_prompt_tells_where_the_answer_begins() {
-    assert_eq!(BOTH.start_after("<|assistant|>\n<think>\n"), Start::Thinking);
+    assert_eq!(
+        BOTH.start_after("<|assistant|>\n<think>\n"),
+        Start::Thinking
+    );
     assert_eq!(BOTH.start_after("<think>\n\n</think>\n\n"), Start::Open);
     assert_eq!(BOTH.start_after("<|assistant|>\n"), Start::Open);
     assert_eq!(NEITHER.start_after("<think>"), Start::Open);

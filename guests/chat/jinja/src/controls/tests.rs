@@ -7,7 +7,11 @@ fn controls(literals: &[&str]) -> Controls {
 #[test]
 fn the_longest_literal_wins() {
     let c = controls(&["<s>", "<s>>", "</s>", "", "<s>"]);
-    let found: Vec<_> = c.find_all("a<s>>b<s></s><s").into_iter().map(|(at, n, k)| (at, n, c.id(k))).collect();
+    let found: Vec<_> = c
+        .find_all("a<s>>b<s></s><s")
+        .into_iter()
+        .map(|(at, n, k)| (at, n, c.id(k)))
+        .collect();
     assert_eq!(found, [(1, 4, 11), (6, 3, 10), (9, 4, 12)]);
 }
 
@@ -32,7 +36,15 @@ fn search_within_a_character_finds_nothing() {
 #[test]
 fn an_end_inside_a_literal_is_seen() {
     let c = controls(&["<|im_end|>", "</s>"]);
-    for (text, inside) in [("x<", true), ("x<|im_end|", true), ("x<|im_end|>", false), ("", false), ("</", true), ("<b", false), ("é", false)] {
+    for (text, inside) in [
+        ("x<", true),
+        ("x<|im_end|", true),
+        ("x<|im_end|>", false),
+        ("", false),
+        ("</", true),
+        ("<b", false),
+        ("é", false),
+    ] {
         assert_eq!(c.ends_inside(text), inside, "{text}");
     }
 }

@@ -5,7 +5,11 @@ use super::*;
 /// The source after marking, `<a>` as ➀ and `<b>` as ➁.
 fn mark(source: &str) -> String {
     let controls = Controls::new([(0, "<a>".to_owned()), (1, "<b>".to_owned())]);
-    mark_source(source, &controls).unwrap().source.replace('\u{F0000}', "➀").replace('\u{F0001}', "➁")
+    mark_source(source, &controls)
+        .unwrap()
+        .source
+        .replace('\u{F0000}', "➀")
+        .replace('\u{F0001}', "➁")
 }
 
 #[test]
@@ -14,7 +18,10 @@ fn what_is_output_is_marked() {
         ("<a>x<b>", "➀x➁"),
         ("é{{ '<a>' + x + \"<b>\" }}é<a>", "é{{ '➀' + x + \"➁\" }}é➀"),
         ("{% set t = '<a>' %}{{ t }}", "{% set t = '➀' %}{{ t }}"),
-        ("{% set ns = namespace(t='<a>') %}", "{% set ns = namespace(t='➀') %}"),
+        (
+            "{% set ns = namespace(t='<a>') %}",
+            "{% set ns = namespace(t='➀') %}",
+        ),
         ("{% set t %}<a>{% endset %}", "{% set t %}➀{% endset %}"),
         ("{{ '<a>' if x else '<b>' }}", "{{ '➀' if x else '➁' }}"),
         ("{{ x or '<a>' }}", "{{ x or '➀' }}"),
@@ -23,14 +30,35 @@ fn what_is_output_is_marked() {
         ("{{ '<a>'.join(xs) }}", "{{ '➀'.join(xs) }}"),
         ("{{ ''.join(['<a>', x]) }}", "{{ ''.join(['➀', x]) }}"),
         ("{{ '{}'.format('<a>') }}", "{{ '{}'.format('➀') }}"),
-        ("{{ {'u': '<a>', 'v': '<b>'}[x] }}", "{{ {'u': '➀', 'v': '➁'}[x] }}"),
+        (
+            "{{ {'u': '<a>', 'v': '<b>'}[x] }}",
+            "{{ {'u': '➀', 'v': '➁'}[x] }}",
+        ),
         ("{{ m.get(x, '<a>') }}", "{{ m.get(x, '➀') }}"),
-        ("{% macro f(x='<a>') %}<b>{{ x }}{% endmacro %}{{ f('<a>') }}", "{% macro f(x='➀') %}➁{{ x }}{% endmacro %}{{ f('➀') }}"),
-        ("{% for t in ['<a>', x] %}{{ t }}{% endfor %}", "{% for t in ['➀', x] %}{{ t }}{% endfor %}"),
-        ("{% if x %}<a>{% elif y %}<b>{% else %}<a>{% endif %}", "{% if x %}➀{% elif y %}➁{% else %}➀{% endif %}"),
-        ("{% call f() %}<a>{% endcall %}", "{% call f() %}➀{% endcall %}"),
-        ("{% filter trim %}<a>{% endfilter %}", "{% filter trim %}➀{% endfilter %}"),
-        ("  {%- if x -%}  <a>  {%- endif %}\n<b>\n", "  {%- if x -%}  ➀  {%- endif %}\n➁\n"),
+        (
+            "{% macro f(x='<a>') %}<b>{{ x }}{% endmacro %}{{ f('<a>') }}",
+            "{% macro f(x='➀') %}➁{{ x }}{% endmacro %}{{ f('➀') }}",
+        ),
+        (
+            "{% for t in ['<a>', x] %}{{ t }}{% endfor %}",
+            "{% for t in ['➀', x] %}{{ t }}{% endfor %}",
+        ),
+        (
+            "{% if x %}<a>{% elif y %}<b>{% else %}<a>{% endif %}",
+            "{% if x %}➀{% elif y %}➁{% else %}➀{% endif %}",
+        ),
+        (
+            "{% call f() %}<a>{% endcall %}",
+            "{% call f() %}➀{% endcall %}",
+        ),
+        (
+            "{% filter trim %}<a>{% endfilter %}",
+            "{% filter trim %}➀{% endfilter %}",
+        ),
+        (
+            "  {%- if x -%}  <a>  {%- endif %}\n<b>\n",
+            "  {%- if x -%}  ➀  {%- endif %}\n➁\n",
+        ),
         ("{% raw %}<a>{{{% endraw %}", "{% raw %}➀{{{% endraw %}"),
     ] {
         assert_eq!(mark(source), marked);
@@ -59,12 +87,24 @@ fn what_is_looked_at_stays_spelled() {
 
 #[test]
 fn signs_are_seen() {
-    let signs = |source: &str| mark_source(source, &Controls::new([(0, "<|u|>".to_owned())])).unwrap().signs;
+    let signs = |source: &str| {
+        mark_source(source, &Controls::new([(0, "<|u|>".to_owned())]))
+            .unwrap()
+            .signs
+    };
     assert!(signs("{{ '<|' + role + '|>' }}").assembles);
     assert!(signs("<|{{ role }}|>").assembles);
+    assert!(signs(r"{{ '\u003c|u|>' }}").assembles);
     assert!(!signs("{{ '<|u|>' + role + '|>' }}").assembles);
-    assert!(signs("{{ p.text }}").reads_parts && signs("{{ p['text'] }}").reads_parts && !signs("text").reads_parts);
-    assert!(signs("{{ m.tool_calls }}").reads_calls && signs("{% if 'tool_calls' in m %}{% endif %}").reads_calls);
+    assert!(
+        signs("{{ p.text }}").reads_parts
+            && signs("{{ p['text'] }}").reads_parts
+            && !signs("text").reads_parts
+    );
+    assert!(
+        signs("{{ m.tool_calls }}").reads_calls
+            && signs("{% if 'tool_calls' in m %}{% endif %}").reads_calls
+    );
     assert_eq!(signs("{{ m.content }}"), Signs::default());
 }
 

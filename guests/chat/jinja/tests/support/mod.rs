@@ -1,5 +1,5 @@
 //! Fixtures: public chat templates, conversations, and what transformers makes of them (see `make_golden.py`).
-#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 use guesthouse_chat_jinja::conversation::{Fields, Turn};
 use guesthouse_chat_jinja::error::Error;
@@ -13,8 +13,10 @@ pub const NOW: u64 = 1_753_693_445;
 
 /// The folder of fixtures, or another of the same form.
 pub fn folder() -> PathBuf {
-    std::env::var_os("GUESTHOUSE_CHAT_FIXTURES")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"), PathBuf::from)
+    std::env::var_os("GUESTHOUSE_CHAT_FIXTURES").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"),
+        PathBuf::from,
+    )
 }
 
 pub fn read(name: &str) -> Map<String, Value> {
@@ -31,17 +33,37 @@ pub struct Model {
 
 impl Model {
     pub fn new(name: &str, entry: &Value) -> Self {
-        let source = std::fs::read_to_string(folder().join(format!("templates/{name}.jinja"))).unwrap();
+        let source =
+            std::fs::read_to_string(folder().join(format!("templates/{name}.jinja"))).unwrap();
         let controls: Vec<String> = serde_json::from_value(entry["controls"].clone()).unwrap();
-        let tokens: Map<String, Value> =
-            entry.as_object().unwrap().iter().filter(|(k, _)| k.ends_with("_token")).map(|(k, v)| (k.clone(), v.clone())).collect();
-        let files = [("tokenizer_config.json".to_owned(), json!(tokens).to_string()), ("chat_template.jinja".to_owned(), source)];
-        let template = ChatTemplate::new(&files, (0..).zip(controls.clone()).collect()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        Self { name: name.to_owned(), controls, template }
+        let tokens: Map<String, Value> = entry
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter(|(k, _)| k.ends_with("_token"))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        let files = [
+            (
+                "tokenizer_config.json".to_owned(),
+                json!(tokens).to_string(),
+            ),
+            ("chat_template.jinja".to_owned(), source),
+        ];
+        let template = ChatTemplate::new(&files, (0..).zip(controls.clone()).collect())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        Self {
+            name: name.to_owned(),
+            controls,
+            template,
+        }
     }
 
     pub fn all() -> Vec<Self> {
-        read("models.json").iter().map(|(name, entry)| Self::new(name, entry)).collect()
+        read("models.json")
+            .iter()
+            .map(|(name, entry)| Self::new(name, entry))
+            .collect()
     }
 
     pub fn render(&mut self, case: &Value) -> Result<Vec<Segment>, Error> {
@@ -88,6 +110,12 @@ impl Model {
 
 /// The text of a prompt, control tokens left out.
 pub fn text(segments: &[Segment]) -> String {
-    let pieces = segments.iter().map(|s| if let Segment::Text(t) = s { t.as_str() } else { "\u{1}" });
+    let pieces = segments.iter().map(|s| {
+        if let Segment::Text(t) = s {
+            t.as_str()
+        } else {
+            "\u{1}"
+        }
+    });
     pieces.collect()
 }
