@@ -13,7 +13,8 @@ pub enum GroupKind {
         /// Positions a query sees, itself included.
         window: u32,
     },
-    /// One block per sequence: a state that each token updates. No prefix hits, no partial sharing.
+    /// One block per sequence: a state that each token updates. No prefix hits, no partial sharing. A row that starts at 0
+    /// begins with an empty state.
     Recurrent,
 }
 
