@@ -7,8 +7,9 @@ use crate::template::{ChatTemplate, Segment};
 use std::cell::{Cell, RefCell};
 
 wit_bindgen::generate!({
-    world: "chat-guest",
+    world: "guesthouse:chat/chat-guest",
     path: ["../../../wit/common", "../../../wit/chat"],
+    generate_all,
 });
 
 use exports::guesthouse::chat::{parsing, template};

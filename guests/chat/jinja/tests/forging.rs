@@ -173,21 +173,18 @@ fn written_first(model: &Model) -> Vec<String> {
 
 fn forge_everywhere(model: &mut Model) {
     let literals = written_first(model);
-    // With EXHAUSTIVE set, all literals and cuts: minutes instead of seconds.
-    let words = match std::env::var_os("EXHAUSTIVE") {
-        Some(_) => hostile_words(&literals, literals.len()),
-        None => {
-            let mut words = hostile_words(&literals[..literals.len().min(2)], 1);
-            words.push(literals.join(" "));
-            words
-        }
-    };
+    let words = hostile_words(&literals, literals.len());
+    // Without EXHAUSTIVE each place gets all literals at once and two of the words, in turn.
+    let all = std::env::var_os("EXHAUSTIVE").map_or(2, |_| words.len());
+    let mut turn = 0;
     for conversation in conversations() {
         let Ok(harmless) = model.render(&conversation) else {
             continue;
         };
         for at in 0..places(&conversation) {
-            for word in &words {
+            turn += all;
+            let some = words.iter().cycle().skip(turn % words.len()).take(all);
+            for word in some.chain([&literals.join(" ")]) {
                 let case = fill_one(&conversation, at, word);
                 // A template may refuse what it does not know; that forges nothing.
                 let Ok(hostile) = model.render(&case) else {
