@@ -208,7 +208,7 @@ fn a_literal_in_any_field_stays_text() {
         for part in entries.chunks(half) {
             scope.spawn(|| {
                 part.iter()
-                    .for_each(|(name, entry)| forge_everywhere(&mut Model::new(name, entry)))
+                    .for_each(|(name, entry)| forge_everywhere(&mut Model::new(name, entry)));
             });
         }
     });
