@@ -24,6 +24,10 @@ pub struct GraphModule {
     pre: GraphGuestPre<State>,
 }
 
+/// Numbers that a guest may put into a graph: they stay in the host's memory, 4 bytes each. Slopes, rope factors and row
+/// indices are far smaller; weights come from checkpoints.
+const CONSTANT_ELEMENTS: usize = 8 << 20;
+
 /// One instance, for one call.
 struct Instance {
     store: Store<State>,
@@ -64,8 +68,11 @@ impl GraphModule {
         config_json: &str,
         catalog: Arc<dyn Catalog>,
     ) -> Result<Graph, ComponentError> {
-        let mut instance =
-            self.instantiate(Some(GraphBuilder::new(catalog, BuilderLimits::default())))?;
+        let limits = BuilderLimits {
+            max_constant_elements: CONSTANT_ELEMENTS,
+            ..BuilderLimits::default()
+        };
+        let mut instance = self.instantiate(Some(GraphBuilder::new(catalog, limits)))?;
         let store = &mut instance.store;
         let call = instance
             .guest

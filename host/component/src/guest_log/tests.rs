@@ -24,7 +24,10 @@ fn control_characters_cannot_reach_a_terminal() {
 
 #[test]
 fn lines_and_bytes_are_capped() {
-    let left = |log: &GuestLog| (log.quota().lines, log.quota().bytes);
+    let left = |log: &GuestLog| {
+        let quota = log.quota();
+        (quota.lines, quota.bytes)
+    };
     let two = log(2, 100);
     for _ in 0..5 {
         two.write(LogLevel::Info, "x");

@@ -19,28 +19,28 @@ static RUNTIME: LazyLock<Arc<Runtime>> = LazyLock::new(|| {
     .unwrap()
 });
 
-pub fn runtime() -> &'static Arc<Runtime> {
+pub(crate) fn runtime() -> &'static Arc<Runtime> {
     &RUNTIME
 }
 
 /// Bytes of a testing guest.
-pub fn bytes(name: &str) -> Vec<u8> {
+pub(crate) fn bytes(name: &str) -> Vec<u8> {
     let file =
         Path::new(env!("GUESTHOUSE_GUESTS_DIR")).join(format!("guesthouse_testing_{name}.wasm"));
     std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-pub fn load(name: &str) -> Arc<Module> {
+pub(crate) fn load(name: &str) -> Arc<Module> {
     runtime().load(name, &bytes(name), Origin::File).unwrap()
 }
 
-pub fn context() -> CallContext {
+pub(crate) fn context() -> CallContext {
     CallContext::new("test", 1_700_000_000)
 }
 
 /// The error names the module, and says each of `parts`.
 #[track_caller]
-pub fn says(error: &ComponentError, label: &str, parts: &[&str]) {
+pub(crate) fn says(error: &ComponentError, label: &str, parts: &[&str]) {
     let text = error.to_string();
     assert_eq!(error.label(), label, "{text}");
     assert!(text.contains("hostile_"), "names the module: {text}");
