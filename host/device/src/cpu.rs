@@ -6,6 +6,7 @@
 
 mod attention;
 pub mod bench;
+pub(crate) mod check;
 mod compile;
 mod device;
 mod gemm;

@@ -57,6 +57,7 @@ pub mod weights_eval;
 
 #[doc(hidden)]
 pub use cpu::bench;
+pub use cpu::check::{KernelCheck, check_kernels, instruction_set};
 pub use cpu::{CpuDevice, CpuOptions, KvBudget, LoadProgress, sample};
 pub use cuda::CudaDevice;
 pub use device::{Batch, BatchRow, Device, Draw, MemoryUse, Score};

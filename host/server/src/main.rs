@@ -1,0 +1,5 @@
+//! The `guesthouse` binary. Everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    guesthouse_server::cli::main()
+}

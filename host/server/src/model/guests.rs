@@ -1,0 +1,152 @@
+//! Chat and sampler guests behind [`crate::serving`]'s traits.
+
+use crate::model::Modules;
+use crate::serving::{Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned};
+use futures::future::{BoxFuture, FutureExt};
+use guesthouse_component::{
+    CallContext, ChatModule, ChatSession, ComponentError, GuestErrorKind, ModelFacts, SamplerModule, Segment as GuestSegment,
+};
+use guesthouse_tokenizer::{Segment, Tokenizer};
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A model's guests with what they are told of it.
+pub struct ModelGuests {
+    chat: ChatModule,
+    sampler: SamplerModule,
+    files: Vec<(String, String)>,
+    controls: Vec<(u32, String)>,
+    facts: ModelFacts,
+}
+
+impl ModelGuests {
+    /// `files` are those a chat guest may read.
+    #[must_use]
+    pub fn new(modules: &Modules, files: Vec<(String, String)>, tokenizer: &Tokenizer, facts: ModelFacts) -> Self {
+        Self {
+            chat: modules.chat.clone(),
+            sampler: modules.sampler.clone(),
+            files,
+            controls: tokenizer.control_tokens(),
+            facts,
+        }
+    }
+}
+
+impl Guests for ModelGuests {
+    fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
+        let (module, files, controls) = (self.chat.clone(), self.files.clone(), self.controls.clone());
+        async move {
+            let session = module.open(files, controls, CallContext::new("", now)).await.map_err(guest_error)?;
+            Ok(Box::new(Session { session, parsers: HashMap::new() }) as Box<dyn Chat>)
+        }
+        .boxed()
+    }
+
+    fn plan(&self, request: &str) -> Result<Planned, GuestError> {
+        let planned = self.sampler.plan(request, &self.facts, context()).map_err(guest_error)?;
+        Ok(Planned { plan: planned.plan, seed: planned.seed })
+    }
+}
+
+fn context() -> CallContext {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    CallContext::new("", now)
+}
+
+struct Session {
+    session: ChatSession,
+    parsers: HashMap<ParserId, guesthouse_component::ParserId>,
+}
+
+impl Session {
+    fn known(&self, parser: ParserId) -> Result<guesthouse_component::ParserId, GuestError> {
+        let unknown = || GuestError::Failed("the chat guest has no such parser".into());
+        self.parsers.get(&parser).copied().ok_or_else(unknown)
+    }
+}
+
+impl Chat for Session {
+    fn render<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>> {
+        async move {
+            let segments = self.session.render(convert(conversation)).await.map_err(guest_error)?;
+            segments.into_iter().map(segment).collect()
+        }
+        .boxed()
+    }
+
+    fn stop_strings(&mut self) -> BoxFuture<'_, Result<Vec<String>, GuestError>> {
+        async move { self.session.stop_strings().await.map_err(guest_error) }.boxed()
+    }
+
+    fn parser<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<ParserId, GuestError>> {
+        async move {
+            let inner = self.session.parser(convert(conversation)).await.map_err(guest_error)?;
+            let id = ParserId(u32::try_from(self.parsers.len()).unwrap_or(u32::MAX));
+            self.parsers.insert(id, inner);
+            Ok(id)
+        }
+        .boxed()
+    }
+
+    fn push<'a>(&'a mut self, parser: ParserId, text: &'a str) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>> {
+        async move {
+            let inner = self.known(parser)?;
+            let deltas = self.session.push(inner, text).await.map_err(guest_error)?;
+            Ok(deltas.into_iter().filter_map(delta).collect())
+        }
+        .boxed()
+    }
+
+    fn finish(&mut self, parser: ParserId) -> BoxFuture<'_, Result<Vec<Delta>, GuestError>> {
+        async move {
+            let inner = self.known(parser)?;
+            let deltas = self.session.finish(inner).await.map_err(guest_error)?;
+            Ok(deltas.into_iter().filter_map(delta).collect())
+        }
+        .boxed()
+    }
+}
+
+fn convert(c: &Conversation) -> guesthouse_component::Conversation {
+    guesthouse_component::Conversation {
+        messages: c.messages.clone(),
+        tools: c.tools.clone(),
+        tool_choice: c.tool_choice.clone(),
+        documents: c.documents.clone(),
+        add_generation_prompt: c.add_generation_prompt,
+        continue_final_message: c.continue_final_message,
+        now: c.now,
+        kwargs: c.kwargs.clone(),
+    }
+}
+
+fn segment(s: GuestSegment) -> Result<Segment, GuestError> {
+    match s {
+        GuestSegment::Special(id) => Ok(Segment::Control(id)),
+        GuestSegment::Text(text) => Ok(Segment::Text(text)),
+        GuestSegment::Media(_) => Err(GuestError::Unsupported("this server takes text only, but the chat guest asked for media".into())),
+    }
+}
+
+/// Deltas newer than this host are dropped: clients could not read them.
+fn delta(d: guesthouse_component::Delta) -> Option<Delta> {
+    use guesthouse_component::Delta as D;
+    match d {
+        D::Content(text) => Some(Delta::Content(text)),
+        D::Reasoning(text) => Some(Delta::Reasoning(text)),
+        D::ToolCall { index, id, name, arguments } => Some(Delta::ToolCall { index, id, name, arguments }),
+        D::Custom { .. } => None,
+    }
+}
+
+fn guest_error(error: ComponentError) -> GuestError {
+    let text = error.to_string();
+    match error {
+        ComponentError::Guest { kind: GuestErrorKind::InvalidRequest, message, .. } => GuestError::InvalidRequest(message),
+        ComponentError::Guest { kind: GuestErrorKind::Unsupported, message, .. } => GuestError::Unsupported(message),
+        ComponentError::Unsupported { .. } => GuestError::Unsupported(text),
+        ComponentError::Busy { .. } => GuestError::Busy(text),
+        _ => GuestError::Failed(text),
+    }
+}

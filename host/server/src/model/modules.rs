@@ -1,0 +1,84 @@
+//! Which guest does what for a model.
+
+use crate::model::LoadError;
+use guesthouse_component::{ChatModule, GraphModule, Module, Origin, Role, Runtime, SamplerModule, builtin};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Largest module file that is read, bytes.
+const MAX_MODULE: u64 = 256 << 20;
+
+/// Modules named by the administrator; the rest are chosen among the built-in ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuestChoice {
+    /// Component that builds the graph.
+    pub graph: Option<PathBuf>,
+    /// Component that renders prompts.
+    pub chat: Option<PathBuf>,
+    /// Component that plans sampling.
+    pub sampler: Option<PathBuf>,
+}
+
+/// A model's three guests.
+#[derive(Clone)]
+pub struct Modules {
+    /// Builds the graph.
+    pub graph: GraphModule,
+    /// The same, for its name and digest.
+    pub graph_module: Arc<Module>,
+    /// Renders prompts.
+    pub chat: ChatModule,
+    /// Plans sampling.
+    pub sampler: SamplerModule,
+}
+
+impl Modules {
+    /// Loads the guests of a model that names `architectures`.
+    ///
+    /// # Errors
+    /// When a module does not load, or none builds any of the architectures.
+    pub fn choose(runtime: &Arc<Runtime>, choice: &GuestChoice, architectures: &[&str]) -> Result<Self, LoadError> {
+        let named = |path: &Path| from_file(runtime, path);
+        let built_in = |role, name: &str| {
+            let guest = builtin::find(role, name).ok_or_else(|| LoadError::MissingBuiltin { name: name.to_owned() })?;
+            Ok::<_, LoadError>(runtime.load(guest.name, guest.bytes, Origin::Embedded)?)
+        };
+        let graph_module = match &choice.graph {
+            Some(path) => named(path)?,
+            None => for_architecture(runtime, architectures)?,
+        };
+        let chat = choice.chat.as_deref().map_or_else(|| built_in(Role::Chat, "jinja"), named)?;
+        let sampler = choice.sampler.as_deref().map_or_else(|| built_in(Role::Sampler, "standard"), named)?;
+        Ok(Self { graph: graph_module.graph()?, graph_module, chat: chat.chat()?, sampler: sampler.sampler()? })
+    }
+}
+
+/// Loads a component file.
+///
+/// # Errors
+/// When it cannot be read, is too large, or is not a guest.
+pub fn from_file(runtime: &Arc<Runtime>, path: &Path) -> Result<Arc<Module>, LoadError> {
+    let fail = |what: &str| LoadError::file(path, what);
+    let length = std::fs::metadata(path).map_err(|e| fail(&e.to_string()))?.len();
+    if length > MAX_MODULE {
+        return Err(fail(&format!("has {length} bytes; at most {MAX_MODULE} are read")));
+    }
+    let bytes = std::fs::read(path).map_err(|e| fail(&e.to_string()))?;
+    let name = path.file_stem().map_or_else(|| "module".into(), |s| s.to_string_lossy().into_owned());
+    Ok(runtime.load(&name, &bytes, Origin::File)?)
+}
+
+/// The first built-in graph guest that builds one of the architectures.
+fn for_architecture(runtime: &Arc<Runtime>, wanted: &[&str]) -> Result<Arc<Module>, LoadError> {
+    let mut known = Vec::new();
+    for guest in builtin::ALL.iter().filter(|g| g.role == Role::Graph) {
+        let module = runtime.load(guest.name, guest.bytes, Origin::Embedded)?;
+        let built = module.graph()?.architectures()?;
+        if built.iter().any(|a| wanted.contains(&a.as_str())) {
+            return Ok(module);
+        }
+        known.extend(built);
+    }
+    known.sort();
+    Err(LoadError::UnknownArchitecture { found: wanted.join(", "), known: known.join(", ") })
+}

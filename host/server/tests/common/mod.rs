@@ -1,0 +1,147 @@
+//! Golden models on the CPU device under an engine that the test steps itself.
+#![allow(clippy::unwrap_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
+
+use guesthouse_component::{Runtime, RuntimeConfig};
+use guesthouse_device::DeviceExecutor;
+use guesthouse_engine::{
+    CacheSalt, Engine, EngineConfig, Event, FinishReason, GenerationParams, PrefixCaching, Priority, Progress, Request, RequestId,
+    Sampled, SamplingPlan, Stats,
+};
+use guesthouse_server::model::load::on_device;
+use guesthouse_server::model::{LoadOptions, ModelFiles};
+use guesthouse_server::source::LocalModel;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, mpsc};
+
+pub const CASES: &[&str] = &["llama", "llama-rope3", "mistral", "qwen2", "qwen3", "gpt2", "gemma3"];
+
+pub fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
+}
+
+/// One runtime for a test process: guests are compiled once.
+pub fn runtime() -> &'static Arc<Runtime> {
+    static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new(RuntimeConfig::default()).unwrap())
+}
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub step_tokens: u32,
+    pub running: u32,
+    /// Positions that fit the KV cache; none is plenty.
+    pub kv_positions: Option<u64>,
+    pub prefix_cache: PrefixCaching,
+    pub threads: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { step_tokens: 512, running: 64, kv_positions: None, prefix_cache: PrefixCaching::Off, threads: 2 }
+    }
+}
+
+pub fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
+    let files = ModelFiles::open(&LocalModel::Folder(model.to_owned())).unwrap();
+    let number = |key: &str| files.config.get(key).and_then(serde_json::Value::as_u64);
+    let heads = number("num_attention_heads").or(number("n_head")).unwrap();
+    let hidden = number("hidden_size").or(number("n_embd")).unwrap();
+    let layers = number("num_hidden_layers").or(number("n_layer")).unwrap();
+    let per_position = layers * number("num_key_value_heads").unwrap_or(heads) * number("head_dim").unwrap_or(hidden / heads) * 2 * 4;
+    let options = LoadOptions {
+        max_num_seqs: setup.running,
+        max_num_batched_tokens: setup.step_tokens,
+        kv_cache_bytes: Some(per_position * setup.kv_positions.unwrap_or(1 << 15)),
+        threads: Some(setup.threads),
+        ..LoadOptions::default()
+    };
+    let ready = on_device(&files, runtime(), &options).unwrap();
+    let config = EngineConfig {
+        max_waiting: 4096,
+        max_running: setup.running as usize,
+        max_step_tokens: setup.step_tokens,
+        prefix_cache: setup.prefix_cache,
+    };
+    Engine::new(ready.executor, config)
+}
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub prompt: Vec<u32>,
+    pub params: GenerationParams,
+    pub sampling: Arc<SamplingPlan>,
+    pub seed: u64,
+}
+
+impl Ask {
+    pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Self {
+        let params = GenerationParams { max_tokens, ..GenerationParams::default() };
+        Self { prompt, params, sampling: Arc::new(SamplingPlan::greedy()), seed: 0 }
+    }
+}
+
+/// All that an ask got.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Got {
+    /// Per choice.
+    pub tokens: Vec<Vec<Sampled>>,
+    pub prompt: Vec<Sampled>,
+    pub reasons: Vec<Option<FinishReason>>,
+}
+
+impl Got {
+    pub fn ids(&self, choice: usize) -> Vec<u32> {
+        self.tokens[choice].iter().map(|s| s.token).collect()
+    }
+}
+
+/// Submits everything at once and steps until idle.
+pub fn run(engine: &mut Engine<DeviceExecutor>, asks: &[Ask]) -> Vec<Got> {
+    let mut answers = Vec::new();
+    let first = engine.stats().finished + engine.stats().failed + engine.stats().cancelled;
+    for (i, ask) in asks.iter().enumerate() {
+        let (sender, events) = mpsc::channel::<Event>();
+        let request = Request {
+            id: RequestId(first * 1000 + i as u64 + 1),
+            cache_salt: CacheSalt::default(),
+            prompt: ask.prompt.clone(),
+            params: ask.params.clone(),
+            sampling: Arc::clone(&ask.sampling),
+            seed: ask.seed,
+            priority: Priority::default(),
+        };
+        engine.submit(request, Box::new(sender)).unwrap();
+        answers.push(events);
+    }
+    while engine.step().unwrap() != Progress::Idle {}
+    engine.check_integrity().unwrap();
+    answers.iter().zip(asks).map(|(events, ask)| collect(events, ask.params.n as usize)).collect()
+}
+
+fn collect(events: &mpsc::Receiver<Event>, n: usize) -> Got {
+    let mut got = Got { tokens: vec![Vec::new(); n], reasons: vec![None; n], ..Got::default() };
+    for event in events.try_iter() {
+        match event {
+            Event::Started { .. } => {}
+            Event::PromptLogprobs(scored) => got.prompt = scored,
+            Event::Token { choice, sampled } => got.tokens[choice as usize].push(sampled),
+            Event::Finished { choice, reason } => got.reasons[choice as usize] = Some(reason),
+            Event::Failed { error, .. } => panic!("{error}"),
+        }
+    }
+    assert!(got.reasons.iter().all(Option::is_some), "unfinished: {got:?}");
+    got
+}
+
+/// Runs each ask alone on a fresh engine with plenty of everything.
+pub fn alone(model: &Path, asks: &[Ask]) -> Vec<Got> {
+    let mut engine = engine(model, Setup::default());
+    asks.iter().map(|ask| run(&mut engine, std::slice::from_ref(ask)).remove(0)).collect()
+}
+
+/// Nothing is held when nothing runs.
+pub fn assert_idle(stats: &Stats) {
+    assert_eq!((stats.blocks_used, stats.running, stats.waiting), (0, 0, 0), "{stats:?}");
+}
