@@ -167,12 +167,10 @@ impl Check<'_> {
                 return Err(self.invalid("top-k is 0, expected at least 1".into()));
             }
             wit::Stage::TopK(k) => Stage::TopK(k),
-            wit::Stage::TopP(p) => Stage::TopP(self.number(
-                "top-p",
-                p,
-                |p| p > 0.0 && p <= 1.0,
-                "above 0, at most 1",
-            )?),
+            // 0 keeps the best token alone.
+            wit::Stage::TopP(p) => {
+                Stage::TopP(self.number("top-p", p, |p| (0.0..=1.0).contains(&p), "from 0 to 1")?)
+            }
             wit::Stage::MinP(p) => {
                 Stage::MinP(self.number("min-p", p, |p| (0.0..=1.0).contains(&p), "from 0 to 1")?)
             }

@@ -89,7 +89,7 @@ fn limits_stand_where_they_say() {
         "invalid_answer"
     );
     assert_eq!(label(vec![wit::Stage::TopK(0)]), "invalid_answer");
-    for p in [0.0, 1.0001, f32::NAN, f32::INFINITY, -1.0] {
+    for p in [1.0001, f32::NAN, f32::INFINITY, -1.0] {
         assert_eq!(label(vec![wit::Stage::TopP(p)]), "invalid_answer", "{p}");
         assert_eq!(
             label(vec![wit::Stage::TypicalP(p)]),
@@ -97,6 +97,12 @@ fn limits_stand_where_they_say() {
             "{p}"
         );
     }
+    assert_eq!(
+        label(vec![wit::Stage::TopP(0.0)]),
+        "fine",
+        "the best token alone"
+    );
+    assert_eq!(label(vec![wit::Stage::TypicalP(0.0)]), "invalid_answer");
     assert_eq!(
         label(vec![wit::Stage::BannedTokens((0..9).collect())]),
         "fine"
