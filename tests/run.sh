@@ -34,6 +34,6 @@ cargo test --workspace --doc --quiet
 
 if [ "${1:-}" != fast ]; then
   step "end to end"
-  cargo build --quiet --bin guesthouse
+  cargo build --quiet -p guesthouse-server --bin guesthouse --example offline
   tests/e2e/run.sh target/debug/guesthouse
 fi
