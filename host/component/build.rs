@@ -83,7 +83,7 @@ fn run() -> Result<()> {
     let partial = env::var_os(PARTIAL).is_some();
     match build(&guests, &target) {
         Err(error) if partial => {
-            println!("cargo::warning={}", first_error(&error.to_string()))
+            println!("cargo::warning={}", first_error(&error.to_string()));
         }
         built => built?,
     }

@@ -76,7 +76,7 @@ fn graph(module: &GraphModule) {
         "rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"tie_word_embeddings":false,
         "hidden_act":"silu","attention_bias":false,"mlp_bias":false,"torch_dtype":"bfloat16"}"#;
     let catalog =
-        || Arc::new(AssumedCatalog::new(DType::BF16).absent_where(|name| name.ends_with("bias")));
+        || Arc::new(AssumedCatalog::new(DType::Bf16).absent_where(|name| name.ends_with("bias")));
     match module.build(config, catalog()) {
         Ok(graph) => {
             let time = median(|| timed(|| module.build(config, catalog()).unwrap()));

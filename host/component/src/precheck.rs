@@ -247,7 +247,7 @@ fn imports(module: &str, role: Role, imports: &[String]) -> Result<bool, Compone
                 .iter()
                 .any(|package| path.starts_with(package)) =>
             {
-                wasi = true
+                wasi = true;
             }
             _ => {
                 return Err(ComponentError::ForbiddenImport {

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use guesthouse_component::{Origin, Runtime, RuntimeConfig};
-use guesthouse_graph::{AssumedCatalog, CacheKind, Mask, Op, PassOptions, Plan, PlanOptions, optimize, verify};
+use guesthouse_graph::{
+    AssumedCatalog, CacheKind, Mask, Op, PassOptions, Plan, PlanOptions, optimize, verify,
+};
 use guesthouse_weights::DType;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,31 +15,76 @@ type Case = (&'static str, usize, fn(&Op) -> bool);
 
 const CASES: &[Case] = &[
     ("deepseek-v3", 61, |op| matches!(op, Op::LatentAttention(_))),
-    ("gpt-oss-20b", 24, |op| matches!(op, Op::PagedAttention(a) if a.sinks.is_some() && a.window == Some(128))),
-    ("chatglm-6b", 28, |op| matches!(op, Op::PagedAttention(a) if a.mask == Mask::PrefixLm)),
-    ("mpt-7b", 32, |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some())),
-    ("mpt-30b-qk-ln", 48, |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some())),
-    ("qwen-7b", 32, |op| matches!(op, Op::LogNScale { train_len: 8192 })),
-    ("baichuan2-13b", 40, |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some())),
-    ("qwen3-next-80b-a3b", 48, |op| matches!(op, Op::DeltaRule { .. })),
+    (
+        "gpt-oss-20b",
+        24,
+        |op| matches!(op, Op::PagedAttention(a) if a.sinks.is_some() && a.window == Some(128)),
+    ),
+    (
+        "chatglm-6b",
+        28,
+        |op| matches!(op, Op::PagedAttention(a) if a.mask == Mask::PrefixLm),
+    ),
+    (
+        "mpt-7b",
+        32,
+        |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some()),
+    ),
+    (
+        "mpt-30b-qk-ln",
+        48,
+        |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some()),
+    ),
+    ("qwen-7b", 32, |op| {
+        matches!(op, Op::LogNScale { train_len: 8192 })
+    }),
+    (
+        "baichuan2-13b",
+        40,
+        |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some()),
+    ),
+    ("qwen3-next-80b-a3b", 48, |op| {
+        matches!(op, Op::DeltaRule { .. })
+    }),
 ];
 
 #[test]
 fn sketches_pass_the_verifier_the_passes_and_the_plan() {
     let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
-    let bytes = std::fs::read(Path::new(env!("GUESTHOUSE_GUESTS_DIR")).join("guesthouse_sketches.wasm")).unwrap();
-    let module = runtime.load("sketches", &bytes, Origin::File).unwrap().graph().unwrap();
+    let bytes =
+        std::fs::read(Path::new(env!("GUESTHOUSE_GUESTS_DIR")).join("guesthouse_sketches.wasm"))
+            .unwrap();
+    let module = runtime
+        .load("sketches", &bytes, Origin::File)
+        .unwrap()
+        .graph()
+        .unwrap();
     for (name, layers, special) in CASES {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/models/configs/{name}.json"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("../../tests/models/configs/{name}.json"));
         let config = std::fs::read_to_string(path).unwrap();
-        let graph = module.build(&config, Arc::new(AssumedCatalog::new(DType::Bf16))).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let graph = module
+            .build(&config, Arc::new(AssumedCatalog::new(DType::Bf16)))
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         verify(&graph).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let attention = graph.caches.iter().filter(|c| !matches!(c.kind, CacheKind::Recurrent { .. })).count();
+        let attention = graph
+            .caches
+            .iter()
+            .filter(|c| !matches!(c.kind, CacheKind::Recurrent { .. }))
+            .count();
         // Qwen3-Next keeps keys and values in every fourth layer; the others keep a convolution and a state each.
         let recurrent = graph.caches.len() - attention;
-        assert_eq!(attention + recurrent / 2, *layers, "{name}: layers with a cache");
-        let graph = optimize(graph, &PassOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(graph.nodes.iter().any(|n| special(&n.op)), "{name}: what makes it special is missing");
+        assert_eq!(
+            attention + recurrent / 2,
+            *layers,
+            "{name}: layers with a cache"
+        );
+        let graph =
+            optimize(graph, &PassOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(
+            graph.nodes.iter().any(|n| special(&n.op)),
+            "{name}: what makes it special is missing"
+        );
         Plan::compile(graph, &PlanOptions::new(2)).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }

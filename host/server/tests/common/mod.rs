@@ -19,10 +19,11 @@ pub fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
-/// One runtime for a test process: guests are compiled once.
+/// One runtime for a test process; compiled guests are shared by all.
 pub fn runtime() -> &'static Arc<Runtime> {
     static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
-    RUNTIME.get_or_init(|| Runtime::new(RuntimeConfig::default()).unwrap())
+    let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
+    RUNTIME.get_or_init(|| Runtime::new(RuntimeConfig { cache_dir, ..RuntimeConfig::default() }).unwrap())
 }
 
 /// How to run.
