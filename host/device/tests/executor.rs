@@ -240,3 +240,124 @@ fn broken_plans_are_errors() {
     .unwrap_err();
     assert!(error.contains("0 blocks where 1 are needed"), "{error}");
 }
+
+#[test]
+fn a_fork_over_copied_blocks_goes_on_like_its_parent() {
+    use guesthouse_engine::{
+        Admission, BlockCopy, BlockId, Executor, GroupId, Masks, RandomKey, Row, Slot, StepPlan,
+        Ticket,
+    };
+    let model = Llama::tiny();
+    let scheme = Scheme::Plain(DType::F32);
+    // 20 tokens: one whole block, which the fork shares, and a partial one, which it copies.
+    let prompt = prompt(20, 2);
+    let plan = SamplingPlan::greedy();
+    let want = load(&model, scheme, 1, &PassOptions::default()).generate(0, &prompt, 512, 6, &plan);
+    let mut driver = load(&model, scheme, 2, &PassOptions::default());
+    driver.admit(0, &prompt, &plan, 0);
+    let row = driver.row(0, 0, 20, Input::History);
+    let first = token(&driver.step(vec![row], vec![task(0, 0)]), 0);
+    let mut history = prompt.clone();
+    history.push(first.token);
+    let copy = BlockCopy {
+        group: GroupId(0),
+        from: BlockId(1),
+        to: BlockId(40),
+    };
+    let step = |ticket: u64,
+                admitted: Vec<Admission>,
+                copies: Vec<BlockCopy>,
+                start: u32,
+                input: Input| StepPlan {
+        ticket: Ticket(ticket),
+        released: Vec::new(),
+        admitted,
+        copies,
+        rows: vec![Row {
+            slot: Slot(1),
+            start,
+            len: 1,
+            input,
+            new_blocks: Vec::new(),
+            prompt_logprobs: None,
+        }],
+        samples: vec![task(0, 1)],
+    };
+    let fork = Admission {
+        slot: Slot(1),
+        tokens: history,
+        prompt_len: 20,
+        sampling: Arc::new(plan.clone()),
+        random: RandomKey {
+            seed: 0,
+            lineage: 1,
+        },
+        blocks: vec![vec![BlockId(0), BlockId(40)]],
+    };
+    let mut got = vec![first];
+    let mut plan = step(1, vec![fork], vec![copy], 20, Input::History);
+    for i in 0..5u64 {
+        let ticket = driver.executor.launch(plan).unwrap();
+        driver.executor.sample(ticket, Masks::default()).unwrap();
+        got.push(token(&driver.executor.collect(ticket).unwrap(), 0));
+        let known = Input::Known(vec![got[got.len() - 1].token]);
+        plan = step(2 + i, Vec::new(), Vec::new(), 21 + i as u32, known);
+    }
+    assert_eq!(bits(&got), bits(&want));
+}
+
+#[test]
+fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
+    use guesthouse_graph::{
+        BuilderLimits, CacheKind, CacheSharding, CacheSpec, CausalConv, GraphBuilder, ModelInfo,
+        Plan, PlanOptions, Sharding, SourceCatalog, ValueLayout,
+    };
+    use guesthouse_weights::MemorySource;
+    let source = Arc::new(MemorySource::new());
+    let mut b = GraphBuilder::new(
+        Arc::new(SourceCatalog::new(Arc::clone(&source) as _)),
+        BuilderLimits::default(),
+    );
+    let ids = b.token_ids().unwrap();
+    let table = b.constant(&[4, 8], vec![0.5; 32]).unwrap();
+    let x = b.embedding(table, ids).unwrap();
+    b.scope("layers.0.conv").unwrap();
+    let cache = CacheSpec {
+        kind: CacheKind::Recurrent { bytes: 8 * 2 * 4 },
+        kv_heads: 0,
+        k_dim: 0,
+        v_dim: 0,
+        values: ValueLayout::Separate,
+        sharding: CacheSharding::Heads,
+    };
+    let cache = b.declare_cache(cache).unwrap();
+    let weight = b.constant(&[8, 3], vec![0.5; 24]).unwrap();
+    let x = b
+        .causal_conv(
+            x,
+            CausalConv {
+                weight,
+                bias: None,
+                cache,
+                activation: None,
+            },
+        )
+        .unwrap();
+    let logits = b.linear(x, table, None, Sharding::Replicated).unwrap();
+    b.output_logits(logits).unwrap();
+    let info = ModelInfo {
+        architecture: "Test".to_owned(),
+        vocab_size: 4,
+        max_position: 8,
+    };
+    let plan = Arc::new(Plan::compile(b.finish(info).unwrap(), &PlanOptions::new(4)).unwrap());
+    let error = CpuDevice::load(&plan, source.as_ref(), &options(1), &mut |_| {})
+        .err()
+        .unwrap();
+    assert_eq!(error.label(), "device_unsupported");
+    let text = error.to_string();
+    assert!(
+        text.contains("CausalConv") && text.contains("layers.0.conv"),
+        "{text}"
+    );
+}

@@ -160,32 +160,45 @@ impl Kernel for Unit<'_> {
                 };
                 // Runs that some query sees.
                 let all = (first.max(tile) - tile)..(last + 1).min(tile + TILE) - tile;
-                for run in all.start / RUN..all.end.div_ceil(RUN) {
-                    let keys = kv
-                        .add(shape.keys(table, kv_head, tile + run * RUN))
-                        .cast_const();
-                    let mut query = 0;
-                    while query < queries {
-                        let n = (queries - query).min(QUERIES);
-                        let of = |i: usize| {
-                            let i = query + i;
-                            q.at(self.tile.token + i / heads)
-                                .add((self.heads.start + i % heads) * shape.k_dim)
-                                .cast_const()
-                        };
-                        let to = state.scores.as_mut_ptr().add(query * TILE + run * RUN);
-                        match n {
-                            1 => score::<S, 1>([of(0)], keys, shape.k_dim, to),
-                            2 => score::<S, 2>([of(0), of(1)], keys, shape.k_dim, to),
-                            3 => score::<S, 3>([of(0), of(1), of(2)], keys, shape.k_dim, to),
-                            _ => score::<S, QUERIES>(
-                                [of(0), of(1), of(2), of(3)],
-                                keys,
-                                shape.k_dim,
-                                to,
-                            ),
+                let runs = all.start / RUN..all.end.div_ceil(RUN);
+                let keys = |run: usize| {
+                    kv.add(shape.keys(table, kv_head, tile + run * RUN))
+                        .cast_const()
+                };
+                let of = |query: usize| {
+                    q.at(self.tile.token + query / heads)
+                        .add((self.heads.start + query % heads) * shape.k_dim)
+                        .cast_const()
+                };
+                let scores = state.scores.as_mut_ptr();
+                if queries == 1 && runs.len() == TILE / RUN {
+                    // One query alone would wait for its own chain: take all runs of the tile together.
+                    let keys = [keys(0), keys(1), keys(2), keys(3)];
+                    score::<S, 1, 4>([of(0)], keys, shape.k_dim, scores);
+                } else {
+                    for run in runs {
+                        let keys = [keys(run)];
+                        let mut query = 0;
+                        while query < queries {
+                            let to = scores.add(query * TILE + run * RUN);
+                            match queries - query {
+                                1 => score::<S, 1, 1>([of(query)], keys, shape.k_dim, to),
+                                2 => {
+                                    let q = [of(query), of(query + 1)];
+                                    score::<S, 2, 1>(q, keys, shape.k_dim, to);
+                                }
+                                3 => {
+                                    let q = [of(query), of(query + 1), of(query + 2)];
+                                    score::<S, 3, 1>(q, keys, shape.k_dim, to);
+                                }
+                                _ => {
+                                    let q =
+                                        [of(query), of(query + 1), of(query + 2), of(query + 3)];
+                                    score::<S, QUERIES, 1>(q, keys, shape.k_dim, to);
+                                }
+                            }
+                            query += QUERIES;
                         }
-                        query += n;
                     }
                 }
                 for token in 0..self.tile.len {
@@ -251,33 +264,37 @@ fn visible_from(window: Option<u32>, p: usize) -> usize {
     window.map_or(0, |w| (p + 1).saturating_sub(w as usize))
 }
 
-/// Scores of N queries for a run of 16 keys: `to[n * TILE + position]`.
+/// Scores of N queries for R runs of 16 keys: `to[n * TILE + r * RUN + position]`.
 #[inline(always)]
-unsafe fn score<S: Simd, const N: usize>(
+unsafe fn score<S: Simd, const N: usize, const R: usize>(
     q: [*const f32; N],
-    keys: *const f32,
+    keys: [*const f32; R],
     k_dim: usize,
     to: *mut f32,
 ) {
     let vectors = RUN / S::LANES;
-    // SAFETY: keys hold `[k_dim][16]`, each q `k_dim`, and `to` N rows of at least 16.
+    // SAFETY: keys hold `[k_dim][16]` each, each q `k_dim`, and `to` N rows of at least 16 R.
     unsafe {
-        let mut sums = [[S::splat(0.0); 4]; N];
+        let mut sums = [[[S::splat(0.0); 4]; R]; N];
         for d in 0..k_dim {
-            let mut k = [S::splat(0.0); 4];
-            for v in 0..vectors {
-                k[v] = S::load(keys.add(d * RUN + v * S::LANES));
-            }
-            for (sums, q) in sums.iter_mut().zip(q) {
-                let x = S::splat(*q.add(d));
+            for r in 0..R {
+                let mut k = [S::splat(0.0); 4];
                 for v in 0..vectors {
-                    sums[v] = S::fma(k[v], x, sums[v]);
+                    k[v] = S::load(keys[r].add(d * RUN + v * S::LANES));
+                }
+                for n in 0..N {
+                    let x = S::splat(*q[n].add(d));
+                    for v in 0..vectors {
+                        sums[n][r][v] = S::fma(k[v], x, sums[n][r][v]);
+                    }
                 }
             }
         }
-        for (n, sums) in sums.iter().enumerate() {
-            for v in 0..vectors {
-                S::store(to.add(n * TILE + v * S::LANES), sums[v]);
+        for n in 0..N {
+            for r in 0..R {
+                for v in 0..vectors {
+                    S::store(to.add(n * TILE + r * RUN + v * S::LANES), sums[n][r][v]);
+                }
             }
         }
     }
@@ -362,7 +379,10 @@ unsafe fn weigh<S: Simd, const H: usize>(
     while v < vectors {
         // SAFETY: `values(at)` has v_pad elements, a whole number of vectors; weights have TILE per head.
         unsafe {
-            if vectors - v >= 4 {
+            if H == 1 && vectors - v >= 8 {
+                columns::<S, H, 8>(weights, seen, &values, v_pad, to, v * S::LANES);
+                v += 8;
+            } else if vectors - v >= 4 {
                 columns::<S, H, 4>(weights, seen, &values, v_pad, to, v * S::LANES);
                 v += 4;
             } else {
@@ -384,15 +404,21 @@ unsafe fn columns<S: Simd, const H: usize, const V: usize>(
 ) {
     // SAFETY: see `weigh`; elements at..at + V × LANES exist.
     unsafe {
-        let mut sums: [[S::F; V]; H] = std::array::from_fn(|h| {
-            std::array::from_fn(|v| S::load(to.add(h * v_pad + at + v * S::LANES)))
-        });
+        let mut sums = [[S::splat(0.0); V]; H];
+        for (h, sums) in sums.iter_mut().enumerate() {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                *sum = S::load(to.add(h * v_pad + at + v * S::LANES));
+            }
+        }
         let mut position = seen.start;
         while position < seen.end {
             let end = seen.end.min((position / RUN + 1) * RUN);
             let mut value = values(position).add(at);
             while position < end {
-                let loaded: [S::F; V] = std::array::from_fn(|v| S::load(value.add(v * S::LANES)));
+                let mut loaded = [S::splat(0.0); V];
+                for (v, loaded) in loaded.iter_mut().enumerate() {
+                    *loaded = S::load(value.add(v * S::LANES));
+                }
                 for (h, sums) in sums.iter_mut().enumerate() {
                     let w = S::splat(*weights.add(h * TILE + position));
                     for v in 0..V {

@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use guesthouse_weights::{BlockType, DType, MemorySource, Scheme, TensorInfo, WeightSource, dequantize};
+use guesthouse_weights::{
+    BlockType, DType, MemorySource, Scheme, TensorInfo, WeightSource, dequantize,
+};
 
 use super::gemm::{PanelProduct, Scratch};
 use super::pack::{Format, PackedMatrix};
@@ -37,12 +39,15 @@ pub fn check_kernels() -> Vec<Option<KernelCheck>> {
 
 fn check(scheme: Scheme) -> Option<KernelCheck> {
     let (rows, cols, tokens) = SHAPE;
-    let source = MemorySource::dummy([("w".to_owned(), TensorInfo::new([rows, cols], scheme))], 1).ok()?;
+    let source =
+        MemorySource::dummy([("w".to_owned(), TensorInfo::new([rows, cols], scheme))], 1).ok()?;
     let bytes = source.read("w").ok()?;
     let matrix = PackedMatrix::new(Format::of(scheme)?, rows, cols, &bytes, 1);
     let mut w = vec![0f32; rows * cols];
     dequantize(scheme, &bytes, &mut w).ok()?;
-    let x: Vec<f32> = (0..tokens * cols).map(|i| (i % 17) as f32 * 0.1 - 0.8).collect();
+    let x: Vec<f32> = (0..tokens * cols)
+        .map(|i| (i % 17) as f32 * 0.1 - 0.8)
+        .collect();
     let mut y = vec![f32::NAN; tokens * rows];
     let mut scratch = Scratch::new();
     for panel in 0..matrix.panels() {
@@ -62,11 +67,20 @@ fn check(scheme: Scheme) -> Option<KernelCheck> {
     let (mut worst, mut largest) = (0f64, f64::MIN_POSITIVE);
     for token in 0..tokens {
         for row in 0..rows {
-            let exact: f64 = (0..cols).map(|k| f64::from(w[row * cols + k]) * f64::from(x[token * cols + k])).sum();
+            let exact: f64 = (0..cols)
+                .map(|k| f64::from(w[row * cols + k]) * f64::from(x[token * cols + k]))
+                .sum();
             let found = f64::from(y[token * rows + row]);
-            worst = if found.is_finite() { worst.max((found - exact).abs()) } else { f64::INFINITY };
+            worst = if found.is_finite() {
+                worst.max((found - exact).abs())
+            } else {
+                f64::INFINITY
+            };
             largest = largest.max(exact.abs());
         }
     }
-    Some(KernelCheck { scheme, error: worst / largest })
+    Some(KernelCheck {
+        scheme,
+        error: worst / largest,
+    })
 }

@@ -295,7 +295,7 @@ impl Device for CpuDevice {
                 self.with(batch, &prepared, &outputs, |crew, ctx, program| {
                     crew.run(&program.outputs, ctx);
                     let logits = ctx.tensor(&program.logits);
-                    crew.each(chunk.len(), &|i| {
+                    crew.each(chunk.len(), &|i, _| {
                         let row = logits_row(&logits, i, outputs.len(), &program.logits);
                         match chunk[i].1 {
                             Use::Keep(_) => lock(&rows[i]).copy_from_slice(row),
@@ -330,12 +330,10 @@ impl Device for CpuDevice {
             draws.iter().map(|_| Mutex::new(None)).collect();
         let source: &[f32] = &logits;
         let isa = self.isa;
-        self.crew.each(draws.len(), &|i| {
-            // Several draws may share a row and a mask changes it, so each works on a copy.
+        self.crew.each(draws.len(), &|i, scratch| {
             let draw = &draws[i];
-            let mut row = source[draw.logits * vocab..(draw.logits + 1) * vocab].to_vec();
-            let mut work = Vec::new();
-            *lock(&outcomes[i]) = Some(sample::draw(isa, &mut row, draw, &mut work));
+            let row = &source[draw.logits * vocab..(draw.logits + 1) * vocab];
+            *lock(&outcomes[i]) = Some(sample::draw(isa, row, draw, &mut scratch.sample));
         });
         logits.clear();
         if self.spare.len() < 4 {

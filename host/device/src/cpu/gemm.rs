@@ -252,9 +252,10 @@ unsafe fn gemv<S: Simd, F: Unpack>(
                         affine[v] = F::affine::<S>(block, sub, v * S::LANES);
                     }
                     for o in 0..F::SUB / 8 {
-                        let octets: [_; 4] = std::array::from_fn(|v| {
-                            F::octet::<S>(block, sub, o, v % vectors * S::LANES)
-                        });
+                        let mut octets = [F::octet::<S>(block, sub, o, 0); 4];
+                        for v in 1..vectors {
+                            octets[v] = F::octet::<S>(block, sub, o, v * S::LANES);
+                        }
                         let x = x.add(k + sub * F::SUB + o * 8);
                         for i in 0..8 {
                             let x = S::splat(*x.add(i));

@@ -13,6 +13,7 @@ use guesthouse_graph::Rows;
 use super::gemm;
 use super::kv::Kv;
 use super::memory::Tensor;
+use super::sample;
 use super::simd::Isa;
 use crate::device::Batch;
 
@@ -94,6 +95,7 @@ impl Ctx<'_> {
 pub(crate) struct WorkerScratch {
     pub gemm: Box<gemm::Scratch>,
     pub attention: Vec<f32>,
+    pub sample: sample::Work,
 }
 
 /// How an instruction's work is cut.

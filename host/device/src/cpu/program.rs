@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use super::gemm;
 use super::ops::{Ctx, Instr, Units, WorkerScratch};
 use super::pool::{Barrier, Pool};
+use super::sample::Work;
 
 /// The workers and their memory.
 pub(crate) struct Crew {
@@ -23,6 +24,7 @@ impl Crew {
             Mutex::new(WorkerScratch {
                 gemm: gemm::Scratch::new(),
                 attention: Vec::new(),
+                sample: Work::default(),
             })
         };
         Ok(Self {
@@ -56,12 +58,17 @@ impl Crew {
     }
 
     /// Calls `f` for each index below `count`, spread over the workers.
-    pub(crate) fn each(&mut self, count: usize, f: &(dyn Fn(usize) + Sync)) {
+    pub(crate) fn each(&mut self, count: usize, f: &(dyn Fn(usize, &mut WorkerScratch) + Sync)) {
         self.reset(1);
-        let counters = &self.counters;
+        let (scratch, counters) = (&self.scratch, &self.counters);
         self.pool.run(&|worker, _| {
+            let mut scratch = scratch[worker]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             claim(worker, Units { count, grain: 1 }, &counters[0], |units| {
-                units.for_each(f)
+                for unit in units {
+                    f(unit, &mut scratch);
+                }
             });
         });
     }

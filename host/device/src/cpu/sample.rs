@@ -49,23 +49,31 @@ fn report(
     )
 }
 
-/// Applies a draw's mask and stages to `logits` and chooses a token. `work` is scratch.
-pub(crate) fn draw(
-    isa: Isa,
-    logits: &mut [f32],
-    draw: &Draw<'_>,
-    work: &mut Vec<f32>,
-) -> SampleOutcome {
-    if let Some(mask) = draw.mask {
-        for (t, x) in logits.iter_mut().enumerate() {
-            if mask
-                .get(t / 32)
-                .is_none_or(|word| word >> (t % 32) & 1 == 0)
-            {
-                *x = f32::NEG_INFINITY;
-            }
+/// Copies of a row, kept from draw to draw.
+#[derive(Default)]
+pub(crate) struct Work {
+    masked: Vec<f32>,
+    processed: Vec<f32>,
+}
+
+/// Applies a draw's mask and stages to a row of logits and chooses a token.
+pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -> SampleOutcome {
+    let logits = match draw.mask {
+        None => logits,
+        Some(mask) => {
+            let allowed = |t: usize| {
+                mask.get(t / 32)
+                    .is_some_and(|word| word >> (t % 32) & 1 == 1)
+            };
+            let masked = logits
+                .iter()
+                .enumerate()
+                .map(|(t, &x)| if allowed(t) { x } else { f32::NEG_INFINITY });
+            work.masked.clear();
+            work.masked.extend(masked);
+            &work.masked
         }
-    }
+    };
     let raw = LogSumExp::of(isa, logits);
     if let Some(reason) = raw.failure() {
         return SampleOutcome::Failed(reason.to_owned());
@@ -74,14 +82,14 @@ pub(crate) fn draw(
     let processed: &[f32] = if plan.stages.is_empty() {
         logits
     } else {
-        work.clear();
-        work.extend_from_slice(logits);
+        work.processed.clear();
+        work.processed.extend_from_slice(logits);
         for stage in &plan.stages {
-            if let Err(reason) = stages::apply(isa, stage, work, draw.history) {
+            if let Err(reason) = stages::apply(isa, stage, &mut work.processed, draw.history) {
                 return SampleOutcome::Failed(reason);
             }
         }
-        work
+        &work.processed
     };
     let norm = if plan.stages.is_empty() {
         raw

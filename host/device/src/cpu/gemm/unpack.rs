@@ -13,6 +13,7 @@ use super::super::pack::{PANEL, planes};
 use super::super::simd::Simd;
 
 /// Integers that hold 8 consecutive columns of `LANES` rows, or the address of plain elements.
+#[derive(Clone, Copy)]
 pub(super) struct Octet<S: Simd> {
     low: S::I,
     high: S::I,
@@ -164,12 +165,25 @@ unsafe fn nibble<S: Simd>(low: S::I, i: usize) -> S::I {
     unsafe { S::and(S::shr(low, 4 * i as i32), S::isplat(15)) }
 }
 
+/// Shifts so that bit `from` comes to bit `to`.
+#[inline(always)]
+unsafe fn moved<S: Simd>(x: S::I, from: i32, to: i32) -> S::I {
+    // SAFETY: distances are below 32.
+    unsafe {
+        if from > to {
+            S::shr(x, from - to)
+        } else {
+            S::shl(x, to - from)
+        }
+    }
+}
+
 /// A nibble with a fifth bit, of which `high` has 8 in its low bits.
 #[inline(always)]
 unsafe fn five<S: Simd>(low: S::I, high: S::I, i: usize) -> S::I {
     // SAFETY: shifts are below 32.
     unsafe {
-        let bit = S::and(S::shl(S::shr(high, i as i32), 4), S::isplat(16));
+        let bit = S::and(moved::<S>(high, i as i32, 4), S::isplat(16));
         S::or(nibble::<S>(low, i), bit)
     }
 }
@@ -270,7 +284,7 @@ quant!(
     ),
     |low, high, i| S::or(
         S::and(S::shr(low, 2 * i as i32), S::isplat(3)),
-        S::and(S::shl(S::shr(high, i as i32), 2), S::isplat(4))
+        S::and(moved::<S>(high, i as i32, 2), S::isplat(4))
     )
 );
 
@@ -321,6 +335,6 @@ quant!(
     ),
     |low, high, i| S::or(
         nibble::<S>(low, i),
-        S::and(S::shl(S::shr(high, 2 * i as i32), 4), S::isplat(48))
+        S::and(moved::<S>(high, 2 * i as i32, 4), S::isplat(48))
     )
 );

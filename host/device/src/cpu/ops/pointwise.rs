@@ -53,30 +53,33 @@ struct MapRow<'a> {
     y: &'a mut [f32],
 }
 
-/// Runs `f` over vectors; the tail is padded with zeros.
-#[inline(always)]
-unsafe fn vectors<S: Simd>(y: &mut [f32], inputs: [&[f32]; 2], f: impl Fn(S::F, S::F) -> S::F) {
-    let n = S::LANES;
-    let whole = y.len() / n * n;
-    debug_assert!(inputs.iter().all(|x| x.len() == y.len()));
-    // SAFETY: whole vectors lie inside the slices; the tail goes through buffers of 16.
-    unsafe {
-        for i in (0..whole).step_by(n) {
-            let [a, b] = inputs.map(|x| S::load(x.as_ptr().add(i)));
-            S::store(y.as_mut_ptr().add(i), f(a, b));
+/// `y = expression(a, b)` over vectors of two equally long slices; the tail is padded with zeros. A macro, because a
+/// closure's body would not be compiled for the kernel's instruction set.
+macro_rules! vectors {
+    ($y:expr, [$first:expr, $second:expr], |$a:pat_param, $b:pat_param| $result:expr) => {{
+        let (y, first, second): (&mut [f32], &[f32], &[f32]) = ($y, $first, $second);
+        let n = S::LANES;
+        let whole = y.len() / n * n;
+        debug_assert!(first.len() == y.len() && second.len() == y.len());
+        let mut i = 0;
+        while i < whole {
+            let ($a, $b) = (
+                S::load(first.as_ptr().add(i)),
+                S::load(second.as_ptr().add(i)),
+            );
+            S::store(y.as_mut_ptr().add(i), $result);
+            i += n;
         }
         if whole < y.len() {
-            let [a, b] = inputs.map(|x| {
-                let mut buffer = [0f32; 16];
-                buffer[..x.len() - whole].copy_from_slice(&x[whole..]);
-                S::load(buffer.as_ptr())
-            });
-            let mut buffer = [0f32; 16];
-            S::store(buffer.as_mut_ptr(), f(a, b));
             let tail = y.len() - whole;
-            y[whole..].copy_from_slice(&buffer[..tail]);
+            let mut buffers = [[0f32; 16]; 2];
+            buffers[0][..tail].copy_from_slice(&first[whole..]);
+            buffers[1][..tail].copy_from_slice(&second[whole..]);
+            let ($a, $b) = (S::load(buffers[0].as_ptr()), S::load(buffers[1].as_ptr()));
+            S::store(buffers[0].as_mut_ptr(), $result);
+            y[whole..].copy_from_slice(&buffers[0][..tail]);
         }
-    }
+    }};
 }
 
 impl Kernel for MapRow<'_> {
@@ -95,13 +98,13 @@ impl Kernel for MapRow<'_> {
                     }
                 }
                 Unary::Activation(a) => activate::<S>(a, x, y),
-                Unary::Scale(by) => vectors::<S>(y, [x, x], |x, _| S::mul(S::splat(by), x)),
+                Unary::Scale(by) => vectors!(y, [x, x], |x, _| S::mul(S::splat(by), x)),
                 Unary::Clamp(low, high) => {
-                    vectors::<S>(y, [x, x], |x, _| {
+                    vectors!(y, [x, x], |x, _| {
                         S::min(S::splat(high), S::max(S::splat(low), x))
                     });
                 }
-                Unary::SoftCap(cap) => vectors::<S>(y, [x, x], |x, _| {
+                Unary::SoftCap(cap) => vectors!(y, [x, x], |x, _| {
                     S::mul(S::splat(cap), math::tanh::<S>(S::div(x, S::splat(cap))))
                 }),
                 Unary::Copy => y.copy_from_slice(x),
@@ -115,18 +118,18 @@ unsafe fn activate<S: Simd>(a: Activation, x: &[f32], y: &mut [f32]) {
     // SAFETY: register arithmetic; the instruction set is there.
     unsafe {
         match a {
-            Activation::Silu => vectors::<S>(y, [x, x], |x, _| silu::<S>(x)),
-            Activation::Gelu => vectors::<S>(y, [x, x], |x, _| gelu::<S>(x)),
-            Activation::GeluTanh => vectors::<S>(y, [x, x], |x, _| gelu_tanh::<S>(x)),
-            Activation::QuickGelu => vectors::<S>(y, [x, x], |x, _| quick_gelu::<S>(x)),
-            Activation::Relu => vectors::<S>(y, [x, x], |x, _| relu::<S>(x)),
-            Activation::Relu2 => vectors::<S>(y, [x, x], |x, _| {
+            Activation::Silu => vectors!(y, [x, x], |x, _| silu::<S>(x)),
+            Activation::Gelu => vectors!(y, [x, x], |x, _| gelu::<S>(x)),
+            Activation::GeluTanh => vectors!(y, [x, x], |x, _| gelu_tanh::<S>(x)),
+            Activation::QuickGelu => vectors!(y, [x, x], |x, _| quick_gelu::<S>(x)),
+            Activation::Relu => vectors!(y, [x, x], |x, _| relu::<S>(x)),
+            Activation::Relu2 => vectors!(y, [x, x], |x, _| {
                 let x = relu::<S>(x);
                 S::mul(x, x)
             }),
-            Activation::Sigmoid => vectors::<S>(y, [x, x], |x, _| math::sigmoid::<S>(x)),
-            Activation::Tanh => vectors::<S>(y, [x, x], |x, _| math::tanh::<S>(x)),
-            Activation::Exp => vectors::<S>(y, [x, x], |x, _| math::exp::<S>(x)),
+            Activation::Sigmoid => vectors!(y, [x, x], |x, _| math::sigmoid::<S>(x)),
+            Activation::Tanh => vectors!(y, [x, x], |x, _| math::tanh::<S>(x)),
+            Activation::Exp => vectors!(y, [x, x], |x, _| math::exp::<S>(x)),
             Activation::Softplus => {}
         }
     }
@@ -256,15 +259,17 @@ impl Kernel for GatedPiece<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let inputs = [self.gate, self.up];
         // SAFETY: register arithmetic; slices are equally long.
         unsafe {
             match self.function {
                 Gate::Plain(Activation::Silu) => {
-                    vectors::<S>(self.y, inputs, |g, u| S::mul(silu::<S>(g), u))
+                    vectors!(self.y, [self.gate, self.up], |g, u| S::mul(silu::<S>(g), u))
                 }
                 Gate::Plain(Activation::GeluTanh) => {
-                    vectors::<S>(self.y, inputs, |g, u| S::mul(gelu_tanh::<S>(g), u));
+                    vectors!(self.y, [self.gate, self.up], |g, u| S::mul(
+                        gelu_tanh::<S>(g),
+                        u
+                    ));
                 }
                 Gate::Plain(a) => {
                     MapRow {
@@ -277,7 +282,7 @@ impl Kernel for GatedPiece<'_> {
                         *y *= up;
                     }
                 }
-                Gate::Clamped { alpha, limit } => vectors::<S>(self.y, inputs, |g, u| {
+                Gate::Clamped { alpha, limit } => vectors!(self.y, [self.gate, self.up], |g, u| {
                     let g = S::min(S::splat(limit), g);
                     let u = S::min(S::splat(limit), S::max(S::splat(-limit), u));
                     let s = math::sigmoid::<S>(S::mul(S::splat(alpha), g));

@@ -64,7 +64,7 @@ fn run(logits: &[f32], plan: &SamplingPlan, history: &History, seed: u64) -> Sam
         mask: None,
         top: 4,
     };
-    draw(Isa::detect(), &mut logits.to_vec(), &draw_, &mut Vec::new())
+    draw(Isa::detect(), logits, &draw_, &mut Work::default())
 }
 
 fn token(outcome: SampleOutcome) -> Sampled {
@@ -328,8 +328,8 @@ fn masks_come_before_raw_log_probabilities() {
         mask: Some(&mask),
         top: 3,
     };
-    let mut x = vec![1.0, 9.0, 2.0, 9.0];
-    let s = token(draw(Isa::detect(), &mut x, &draw_, &mut Vec::new()));
+    let x = [1.0, 9.0, 2.0, 9.0];
+    let s = token(draw(Isa::detect(), &x, &draw_, &mut Work::default()));
     assert_eq!((s.token, s.rank), (2, 1));
     assert!((s.logprob - (2f32.exp() / (1f32.exp() + 2f32.exp())).ln()).abs() < 1e-6);
     assert!((s.processed_logprob - (4f32.exp() / (2f32.exp() + 4f32.exp())).ln()).abs() < 1e-6);
