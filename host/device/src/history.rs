@@ -33,7 +33,7 @@ pub enum Counting {
 impl History {
     /// A history of known tokens, of which the first `prompt_len` are the prompt.
     #[must_use]
-    pub fn new(tokens: Vec<TokenId>, prompt_len: usize, counting: Counting) -> Self {
+    pub fn new(tokens: &[TokenId], prompt_len: usize, counting: Counting) -> Self {
         let mut history = Self {
             tokens: Vec::new(),
             prompt_len,
@@ -42,7 +42,7 @@ impl History {
         if counting == Counting::On {
             history.counts = Some(HashMap::new());
         }
-        history.extend(&tokens);
+        history.extend(tokens);
         history
     }
 

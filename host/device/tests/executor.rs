@@ -41,8 +41,11 @@ fn prompt(n: usize, seed: u32) -> Vec<TokenId> {
         .collect()
 }
 
+/// Token, bits of its log-probability, rank, best tokens likewise.
+type Bits = (TokenId, u32, u32, Vec<(TokenId, u32)>);
+
 /// Everything in a result, bit by bit.
-fn bits(samples: &[Sampled]) -> Vec<(TokenId, u32, u32, Vec<(TokenId, u32)>)> {
+fn bits(samples: &[Sampled]) -> Vec<Bits> {
     let one = |s: &Sampled| {
         let top = s.top.iter().map(|(t, l)| (*t, l.to_bits())).collect();
         (s.token, s.logprob.to_bits(), s.rank, top)

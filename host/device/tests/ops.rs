@@ -87,18 +87,18 @@ impl Model {
 
 /// Compares a graph's log-probabilities over a sequence with the reference's.
 fn check(name: &str, width: u32, build: impl Fn(&mut Model) -> ValueId) {
-    check_with(name, width, Arc::new(MemorySource::new()), 90, build);
+    check_with(name, width, &Arc::new(MemorySource::new()), 90, build);
 }
 
 fn check_with(
     name: &str,
     width: u32,
-    source: Arc<MemorySource>,
+    source: &Arc<MemorySource>,
     len: usize,
     build: impl Fn(&mut Model) -> ValueId,
 ) {
     let make = || {
-        let catalog = Arc::new(SourceCatalog::new(Arc::clone(&source) as _));
+        let catalog = Arc::new(SourceCatalog::new(Arc::clone(source) as _));
         let mut model = Model {
             b: GraphBuilder::new(catalog, BuilderLimits::default()),
         };
@@ -117,7 +117,7 @@ fn check_with(
     let tokens: Vec<u32> = (0..len as u32)
         .map(|i| (i * i * 7 + i * 3 + 11) % VOCAB)
         .collect();
-    let reference: Arc<dyn WeightSource> = Arc::clone(&source) as _;
+    let reference: Arc<dyn WeightSource> = Arc::clone(source) as _;
     let want = oracle::run(&make(), &reference, &tokens, len);
     for passes in [PassOptions::default(), PassOptions::minimal()] {
         let plan = Plan::compile(optimize(make(), &passes).unwrap(), &PlanOptions::new(4)).unwrap();
@@ -362,7 +362,7 @@ fn linears_of_every_scheme() {
         check_with(
             &format!("linears and tables in {scheme}"),
             68,
-            source,
+            &source,
             90,
             |m| {
                 let table = m.b.param("table", &[VOCAB, 256]).unwrap();
@@ -554,7 +554,7 @@ fn attentions() {
         check_with(
             &format!("attention {i}"),
             c.heads * c.v_dim,
-            Arc::new(MemorySource::new()),
+            &Arc::new(MemorySource::new()),
             200,
             |m| {
                 let x = m.input(&[32], 1);

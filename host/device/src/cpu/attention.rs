@@ -8,6 +8,7 @@
 //! A unit is a tile of queries of one sequence times one KV head (or one query head, when there are too few units).
 
 #![allow(unsafe_code)]
+#![allow(clippy::needless_range_loop)] // Loops over vectors become registers: plain indices say which.
 
 use std::ops::Range;
 use std::sync::Arc;

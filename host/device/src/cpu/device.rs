@@ -265,7 +265,7 @@ impl Device for CpuDevice {
         kept.resize(batch.sampled.len() * self.vocab, 0.0);
         if !batch.tokens.is_empty() {
             self.with(batch, &prepared, &[], |crew, ctx, program| {
-                crew.run(&program.tokens, ctx)
+                crew.run(&program.tokens, ctx);
             });
             let keep = batch
                 .sampled

@@ -137,10 +137,10 @@ fn used(graph: &Graph) -> usize {
             }
             Op::RmsNorm(n) | Op::AddRmsNorm(n) => ids.extend(n.weight),
             Op::LayerNorm(n) | Op::AddLayerNorm(n) => {
-                ids.extend(n.weight.into_iter().chain(n.bias))
+                ids.extend(n.weight.into_iter().chain(n.bias));
             }
             Op::Attention(a) | Op::PagedAttention(a) => {
-                ids.extend(a.alibi.into_iter().chain(a.sinks))
+                ids.extend(a.alibi.into_iter().chain(a.sinks));
             }
             _ => {}
         }

@@ -80,7 +80,7 @@ impl Slots {
             Counting::Off
         };
         let state = SlotState {
-            history: History::new(tokens.clone(), *prompt_len as usize, counting),
+            history: History::new(tokens, *prompt_len as usize, counting),
             prompt_len: *prompt_len,
             admitted_len: tokens.len() as u32,
             sampling: Arc::clone(sampling),

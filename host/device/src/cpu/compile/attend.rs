@@ -50,7 +50,7 @@ impl Compiler<'_, '_> {
                 let place = self.place(positions)?;
                 if lists.iter().any(|&n| n != half)
                     || rope.axis as usize >= place.width
-                    || rope.rotary % 2 != 0
+                    || !rope.rotary.is_multiple_of(2)
                 {
                     return Err(DeviceError::plan(format!(
                         "rope of {} elements: {lists:?} factors where {half} are needed, axis {} of {} positions",
@@ -130,7 +130,7 @@ impl Compiler<'_, '_> {
         let heads = q.width / shape.k_dim;
         self.fit(node, "queries", heads * shape.k_dim, q.width)?;
         self.fit(node, "result", heads * shape.v_dim, y.width)?;
-        if heads == 0 || heads % shape.heads != 0 {
+        if heads == 0 || !heads.is_multiple_of(shape.heads) {
             return Err(DeviceError::plan(format!(
                 "{heads} query heads do not divide among {} key heads",
                 shape.heads

@@ -16,6 +16,14 @@ use crate::cpu::ops::rope::RopeApply;
 use crate::cpu::ops::shape::{Copy, RepeatHeads, Strided, SwapAxes};
 use crate::error::{DeviceError, Result};
 
+/// What a norm has besides its operands.
+struct NormParams {
+    kind: NormKind,
+    eps: f32,
+    weight: Option<Arc<[f32]>>,
+    bias: Option<Arc<[f32]>>,
+}
+
 impl Compiler<'_, '_> {
     #[allow(clippy::too_many_lines)] // One arm per operation.
     pub(super) fn node(&mut self, index: usize, node: &Node) -> Result<()> {
@@ -111,7 +119,18 @@ impl Compiler<'_, '_> {
             Op::RmsNorm(n) | Op::AddRmsNorm(n) => {
                 let weight = n.weight.map(|w| self.loader.vector(w)).transpose()?;
                 let kind = NormKind::Rms { offset: n.offset };
-                self.norm(index, node, &ins, &outs, (kind, n.eps, weight, None))?;
+                self.norm(
+                    index,
+                    node,
+                    &ins,
+                    &outs,
+                    NormParams {
+                        kind,
+                        eps: n.eps,
+                        weight,
+                        bias: None,
+                    },
+                )?;
             }
             Op::LayerNorm(n) | Op::AddLayerNorm(n) => {
                 let weight = n.weight.map(|w| self.loader.vector(w)).transpose()?;
@@ -121,11 +140,27 @@ impl Compiler<'_, '_> {
                     node,
                     &ins,
                     &outs,
-                    (NormKind::Layer, n.eps, weight, bias),
+                    NormParams {
+                        kind: NormKind::Layer,
+                        eps: n.eps,
+                        weight,
+                        bias,
+                    },
                 )?;
             }
             Op::L2Norm { eps } => {
-                self.norm(index, node, &ins, &outs, (NormKind::L2, *eps, None, None))?
+                self.norm(
+                    index,
+                    node,
+                    &ins,
+                    &outs,
+                    NormParams {
+                        kind: NormKind::L2,
+                        eps: *eps,
+                        weight: None,
+                        bias: None,
+                    },
+                )?;
             }
             Op::Rope(rope) => {
                 expect(2, 1)?;
@@ -179,7 +214,7 @@ impl Compiler<'_, '_> {
             Op::Activation(a) => self.map(index, node, Unary::Activation(*a), &ins, &outs)?,
             Op::Scale { by } => self.map(index, node, Unary::Scale(*by), &ins, &outs)?,
             Op::Clamp { min, max } => {
-                self.map(index, node, Unary::Clamp(*min, *max), &ins, &outs)?
+                self.map(index, node, Unary::Clamp(*min, *max), &ins, &outs)?;
             }
             Op::SoftCap { cap } => self.map(index, node, Unary::SoftCap(*cap), &ins, &outs)?,
             Op::Reshape { .. } => self.map(index, node, Unary::Copy, &ins, &outs)?,
@@ -410,8 +445,14 @@ impl Compiler<'_, '_> {
         node: &Node,
         ins: &[Place],
         outs: &[Place],
-        (kind, eps, weight, bias): (NormKind, f32, Option<Arc<[f32]>>, Option<Arc<[f32]>>),
+        params: NormParams,
     ) -> Result<()> {
+        let NormParams {
+            kind,
+            eps,
+            weight,
+            bias,
+        } = params;
         let (x, residual, y) = match (ins, outs) {
             (&[x], &[y]) => (x, None, y),
             (&[x, r], &[s, y]) => {

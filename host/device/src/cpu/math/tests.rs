@@ -60,7 +60,7 @@ fn worst(function: Function, low: f32, high: f32, exact: impl Fn(f64) -> f64) ->
             isa.run(Map {
                 function,
                 values: &mut y,
-            })
+            });
         };
         for (&x, &y) in x.iter().zip(&y) {
             let want = exact(f64::from(x));
@@ -89,7 +89,7 @@ fn extremes() {
         Isa::detect().run(Map {
             function: Function::Exp,
             values: &mut exp,
-        })
+        });
     };
     assert_eq!(
         [exp[0], exp[1], exp[3], exp[4], exp[5]],
@@ -101,7 +101,7 @@ fn extremes() {
         Isa::detect().run(Map {
             function: Function::Tanh,
             values: &mut tanh,
-        })
+        });
     };
     assert_eq!(
         [tanh[0], tanh[1], tanh[3], tanh[4], tanh[5]],
@@ -113,7 +113,7 @@ fn extremes() {
         Isa::detect().run(Map {
             function: Function::Erf,
             values: &mut erf,
-        })
+        });
     };
     assert_eq!([erf[0], erf[1], erf[3], erf[4]], [-1.0, 1.0, -1.0, 1.0]);
 }

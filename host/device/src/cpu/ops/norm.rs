@@ -47,7 +47,7 @@ impl Instr for Norm {
                 norm: self,
                 ctx,
                 rows: units,
-            })
+            });
         };
     }
 }

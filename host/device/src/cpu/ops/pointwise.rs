@@ -41,7 +41,7 @@ impl Instr for Map {
                     function: self.function,
                     x: x.row(row),
                     y: y.row_mut(row),
-                })
+                });
             };
         }
     }
@@ -263,7 +263,7 @@ impl Kernel for GatedPiece<'_> {
         unsafe {
             match self.function {
                 Gate::Plain(Activation::Silu) => {
-                    vectors!(self.y, [self.gate, self.up], |g, u| S::mul(silu::<S>(g), u))
+                    vectors!(self.y, [self.gate, self.up], |g, u| S::mul(silu::<S>(g), u));
                 }
                 Gate::Plain(Activation::GeluTanh) => {
                     vectors!(self.y, [self.gate, self.up], |g, u| S::mul(

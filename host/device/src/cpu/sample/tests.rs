@@ -250,7 +250,7 @@ fn stages_by_hand() {
     const GONE: f32 = f32::NEG_INFINITY;
     let x = [2.0, -1.0, 0.5, 3.0];
     // Prompt 0, 1; output 1, 3, 3.
-    let history = History::new(vec![0, 1, 1, 3, 3], 2, Counting::On);
+    let history = History::new(&[0, 1, 1, 3, 3], 2, Counting::On);
     let go = |stage: Stage| processed(&x, &[stage], &history);
     assert_eq!(
         go(Stage::AllowedTokens(vec![3, 1, 77])),
