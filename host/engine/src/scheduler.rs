@@ -150,15 +150,22 @@ fn reserve(state: &mut State, id: SequenceId, need: Need) -> Option<Advance> {
         sequences,
         pool,
         limits,
+        cache,
         ..
     } = state;
     let layout = limits.layout();
     let sequence = sequences.get_mut(&id)?;
     let start = sequence.computed;
+    // A block is offered to the prefix cache when its step is collected; until then a window keeps it.
+    let offered = if cache.is_enabled() {
+        sequence.published
+    } else {
+        usize::MAX
+    };
     let place = sequence.place.as_mut()?;
     let mut passed = Vec::new();
     for ((_, info), table) in layout.groups().zip(&mut place.tables) {
-        passed.extend(table.pass(layout.first_visible(info, start)));
+        passed.extend(table.pass(layout.first_visible(info, start).min(offered)));
     }
     let len = affordable(layout, pool, place, start, need);
     let advance = len.and_then(|len| {

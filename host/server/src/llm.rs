@@ -161,8 +161,13 @@ impl Llm {
     /// When it cannot be had or does not load.
     pub fn load_with(model: &str, options: &LoadOptions) -> Result<Self, LlmError> {
         let cache_dir = crate::paths::modules().ok();
-        let runtime = Runtime::new(RuntimeConfig { cache_dir, ..RuntimeConfig::default() })?;
-        let local = ModelRef::parse(model, None).and_then(|m| m.fetch()).map_err(LoadError::from)?;
+        let runtime = Runtime::new(RuntimeConfig {
+            cache_dir,
+            ..RuntimeConfig::default()
+        })?;
+        let local = ModelRef::parse(model, None)
+            .and_then(|m| m.fetch())
+            .map_err(LoadError::from)?;
         Self::start(model, &local, &runtime, options)
     }
 
@@ -179,8 +184,17 @@ impl Llm {
         let served = load(name, model, runtime, options)?.served;
         let engine = served.engine.clone();
         let router = router(AppState::new(vec![served], HttpConfig::default()));
-        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().thread_stack_size(4 << 20).build();
-        Ok(Self { router, engine, tokio: tokio.map_err(LlmError::Threads)?, name: name.to_owned() })
+        let tokio = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .thread_stack_size(4 << 20)
+            .build();
+        Ok(Self {
+            router,
+            engine,
+            tokio: tokio.map_err(LlmError::Threads)?,
+            name: name.to_owned(),
+        })
     }
 
     /// Answers prompts, all at once; results are in the order of prompts. Blocks.
@@ -192,7 +206,10 @@ impl Llm {
         prompts: impl IntoIterator<Item = P>,
         params: &SamplingParams,
     ) -> Result<Vec<Completion>, LlmError> {
-        let bodies: Vec<Value> = prompts.into_iter().map(|p| self.body(&p.into(), params)).collect();
+        let bodies: Vec<Value> = prompts
+            .into_iter()
+            .map(|p| self.body(&p.into(), params))
+            .collect();
         self.tokio.block_on(async {
             let answers = stream::iter(bodies).map(|body| async move {
                 let answer = self.post("/v1/completions", &body).await?;
@@ -204,10 +221,15 @@ impl Llm {
 
     /// Sends requests of the HTTP API, many at once, and hands out answers as they come: (place of the request, answer).
     /// Blocks until all are answered.
-    pub fn requests(&self, requests: Vec<(String, Value)>, mut answered: impl FnMut(usize, Result<Value, LlmError>)) {
+    pub fn requests(
+        &self,
+        requests: Vec<(String, Value)>,
+        mut answered: impl FnMut(usize, Result<Value, LlmError>),
+    ) {
         self.tokio.block_on(async {
             let all = requests.into_iter().enumerate();
-            let running = all.map(|(i, (path, body))| async move { (i, self.post(&path, &body).await) });
+            let running =
+                all.map(|(i, (path, body))| async move { (i, self.post(&path, &body).await) });
             let mut answers = stream::iter(running).buffer_unordered(AT_ONCE);
             while let Some((i, answer)) = answers.next().await {
                 answered(i, answer);
@@ -219,15 +241,26 @@ impl Llm {
     ///
     /// # Errors
     /// When the request is refused or fails.
-    pub fn chat_stream(&self, messages: &Value, params: &SamplingParams, mut each: impl FnMut(&Value)) -> Result<(), LlmError> {
+    pub fn chat_stream(
+        &self,
+        messages: &Value,
+        params: &SamplingParams,
+        mut each: impl FnMut(&Value),
+    ) -> Result<(), LlmError> {
         let mut body = json!(params);
         body["messages"] = messages.clone();
         body["stream"] = json!(true);
         self.tokio.block_on(async {
             let response = self.send("/v1/chat/completions", &body).await?;
-            let mut chunks = std::pin::pin!(events(response.into_body().into_data_stream().map(|b| b.unwrap_or_default())));
+            let mut chunks = std::pin::pin!(events(
+                response
+                    .into_body()
+                    .into_data_stream()
+                    .map(Result::unwrap_or_default)
+            ));
             while let Some(chunk) = chunks.next().await {
-                let chunk: Value = serde_json::from_str(&chunk).map_err(|e| LlmError::Malformed(e.to_string()))?;
+                let chunk: Value =
+                    serde_json::from_str(&chunk).map_err(|e| LlmError::Malformed(e.to_string()))?;
                 if let Some(error) = chunk.get("error") {
                     return Err(refusal(error));
                 }
@@ -251,7 +284,9 @@ impl Llm {
     }
 
     async fn send(&self, path: &str, body: &Value) -> Result<axum::response::Response, LlmError> {
-        let request = Request::post(path).header("content-type", "application/json").body(Body::from(body.to_string()));
+        let request = Request::post(path)
+            .header("content-type", "application/json")
+            .body(Body::from(body.to_string()));
         let request = request.map_err(|e| LlmError::Malformed(e.to_string()))?;
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
@@ -261,7 +296,8 @@ impl Llm {
             return Ok(response);
         }
         let bytes = read(response).await?;
-        let answer: Value = serde_json::from_slice(&bytes).unwrap_or_else(|_| json!({"error": {"message": "refused"}}));
+        let answer: Value = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| json!({"error": {"message": "refused"}}));
         Err(refusal(&answer["error"]))
     }
 
@@ -279,11 +315,16 @@ impl Drop for Llm {
 
 fn refusal(error: &Value) -> LlmError {
     let text = |key: &str| error.get(key).and_then(Value::as_str).map(str::to_owned);
-    LlmError::Request { message: text("message").unwrap_or_else(|| error.to_string()), param: text("param") }
+    LlmError::Request {
+        message: text("message").unwrap_or_else(|| error.to_string()),
+        param: text("param"),
+    }
 }
 
 async fn read(response: axum::response::Response) -> Result<Bytes, LlmError> {
-    axum::body::to_bytes(response.into_body(), MAX_ANSWER).await.map_err(|e| LlmError::Malformed(e.to_string()))
+    axum::body::to_bytes(response.into_body(), MAX_ANSWER)
+        .await
+        .map_err(|e| LlmError::Malformed(e.to_string()))
 }
 
 /// The data of server-sent events up to `[DONE]`.
@@ -291,9 +332,16 @@ fn events(bytes: impl Stream<Item = Bytes>) -> impl Stream<Item = String> {
     let lines = bytes.scan(String::new(), |rest, chunk| {
         rest.push_str(&String::from_utf8_lossy(&chunk));
         let complete = rest.rfind('\n').map_or(0, |i| i + 1);
-        let lines: Vec<String> = rest.drain(..complete).as_str().lines().map(str::to_owned).collect();
+        let lines: Vec<String> = rest
+            .drain(..complete)
+            .as_str()
+            .lines()
+            .map(str::to_owned)
+            .collect();
         futures::future::ready(Some(stream::iter(lines)))
     });
-    let data = lines.flatten().filter_map(|line| futures::future::ready(line.strip_prefix("data: ").map(str::to_owned)));
+    let data = lines
+        .flatten()
+        .filter_map(|line| futures::future::ready(line.strip_prefix("data: ").map(str::to_owned)));
     data.take_while(|d| futures::future::ready(d != "[DONE]"))
 }

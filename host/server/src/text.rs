@@ -3,9 +3,11 @@
 //! One [`ChoiceText`] per choice, run by the request's own task.
 
 mod choice;
+mod encoding;
 mod logprobs;
 mod stop;
 
 pub use choice::{ChoiceText, Ending, TextParams};
+pub use encoding::EncodingLimits;
 pub use logprobs::{TokenSpeller, finite};
 pub use stop::{StopMatcher, StopSet};

@@ -8,15 +8,26 @@ use common::{Ask, CASES, Setup, assert_idle, engine, golden, run};
 use serde_json::Value;
 
 fn reference(name: &str) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(golden(name).join("golden.json")).unwrap()).unwrap()
+    serde_json::from_str(&std::fs::read_to_string(golden(name).join("golden.json")).unwrap())
+        .unwrap()
 }
 
 fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|x| x.as_u64().unwrap() as u32)
+        .collect()
 }
 
 fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|x| x.as_f64().unwrap())
+        .collect()
 }
 
 fn log_softmax(logits: &[f64]) -> Vec<f64> {
@@ -36,7 +47,8 @@ fn logits_and_greedy_steps_are_those_of_transformers() {
         let asks: Vec<Ask> = prompts
             .iter()
             .map(|p| {
-                let mut ask = Ask::greedy(ids(&p["ids"]), p["greedy"].as_array().unwrap().len() as u32);
+                let mut ask =
+                    Ask::greedy(ids(&p["ids"]), p["greedy"].as_array().unwrap().len() as u32);
                 ask.params.top_logprobs = Some(vocab);
                 ask.params.prompt_logprobs = Some(vocab);
                 ask
@@ -49,10 +61,21 @@ fn logits_and_greedy_steps_are_those_of_transformers() {
         for (prompt, got) in prompts.iter().zip(&got) {
             assert_eq!(got.ids(0), ids(&prompt["greedy"]), "{name}: greedy steps");
             let length = prompt["ids"].as_array().unwrap().len();
-            for (position, logits) in ids(&prompt["positions"]).iter().zip(prompt["logits"].as_array().unwrap()) {
+            for (position, logits) in ids(&prompt["positions"])
+                .iter()
+                .zip(prompt["logits"].as_array().unwrap())
+            {
                 let p = *position as usize;
-                let row = if p + 1 < length { &got.prompt[p] } else { &got.tokens[0][0] };
-                assert_eq!(row.top.len(), vocab as usize, "{name}: position {p} of {length}");
+                let row = if p + 1 < length {
+                    &got.prompt[p]
+                } else {
+                    &got.tokens[0][0]
+                };
+                assert_eq!(
+                    row.top.len(),
+                    vocab as usize,
+                    "{name}: position {p} of {length}"
+                );
                 let expected = log_softmax(&numbers(logits));
                 for &(token, logprob) in &row.top {
                     worst = worst.max((f64::from(logprob) - expected[token as usize]).abs());
@@ -61,7 +84,10 @@ fn logits_and_greedy_steps_are_those_of_transformers() {
             }
         }
         assert_eq!(rows, 12, "{name}: rows compared");
-        assert!(worst <= tolerance, "{name}: a log-probability is {worst} off, tolerance {tolerance}");
+        assert!(
+            worst <= tolerance,
+            "{name}: a log-probability is {worst} off, tolerance {tolerance}"
+        );
         println!("{name}: {worst:.2e} of {tolerance:.2e}");
     }
 }

@@ -22,13 +22,17 @@ impl Random {
     }
 }
 
-/// `count` requests: prompts of 1 to 120 tokens, half greedy, half sampled with every standard stage, log-probabilities
+/// `count` requests: prompts of up to `longest` tokens, half greedy, half sampled with every standard stage, log-probabilities
 /// on some, two choices on some.
-fn asks(count: usize, max_tokens: u32) -> Vec<Ask> {
+fn asks(count: usize, longest: u32, max_tokens: u32) -> Vec<Ask> {
     let mut random = Random(7);
     let sampled = SamplingPlan {
         stages: vec![
-            Stage::Penalties { repetition: 1.1, presence: 0.2, frequency: 0.1 },
+            Stage::Penalties {
+                repetition: 1.1,
+                presence: 0.2,
+                frequency: 0.1,
+            },
             Stage::Temperature(0.9),
             Stage::MinP(0.01),
             Stage::TopK(50),
@@ -38,16 +42,25 @@ fn asks(count: usize, max_tokens: u32) -> Vec<Ask> {
     };
     let (greedy, sampled) = (Arc::new(SamplingPlan::greedy()), Arc::new(sampled));
     let ask = |i: usize| {
-        let length = 1 + random.below(120);
+        let length = 1 + random.below(longest);
         let params = GenerationParams {
             max_tokens: max_tokens - random.below(max_tokens / 2),
-            n: if i % 5 == 0 { 2 } else { 1 },
-            top_logprobs: (i % 3 == 0).then_some(3),
-            prompt_logprobs: (i % 4 == 0).then_some(2),
+            n: if i.is_multiple_of(5) { 2 } else { 1 },
+            top_logprobs: i.is_multiple_of(3).then_some(3),
+            prompt_logprobs: i.is_multiple_of(4).then_some(2),
             ..GenerationParams::default()
         };
-        let sampling = Arc::clone(if i % 2 == 0 { &greedy } else { &sampled });
-        Ask { prompt: random.ids(length), params, sampling, seed: i as u64 }
+        let sampling = Arc::clone(if i.is_multiple_of(2) {
+            &greedy
+        } else {
+            &sampled
+        });
+        Ask {
+            prompt: random.ids(length),
+            params,
+            sampling,
+            seed: i as u64,
+        }
     };
     (0..count).map(ask).collect()
 }
@@ -61,11 +74,21 @@ fn assert_equal(name: &str, what: &str, got: &[Got], expected: &[Got]) {
 #[test]
 fn a_batch_of_64_equals_each_alone() {
     for name in CASES {
-        let (model, asks) = (golden(name), asks(64, 24));
-        let mut engine = engine(&model, Setup { step_tokens: 2048, ..Setup::default() });
+        let (model, asks) = (golden(name), asks(64, 100, 24));
+        let mut engine = engine(
+            &model,
+            Setup {
+                step_tokens: 2048,
+                ..Setup::default()
+            },
+        );
         let together = run(&mut engine, &asks);
         let stats = engine.stats();
-        assert!(stats.mean_decode_batch() >= 16.0, "{name}: mean decode batch {}", stats.mean_decode_batch());
+        assert!(
+            stats.mean_decode_batch() >= 16.0,
+            "{name}: mean decode batch {}",
+            stats.mean_decode_batch()
+        );
         assert_idle(&stats);
         assert_equal(name, "in a batch", &together, &alone(&model, &asks));
     }
@@ -74,14 +97,29 @@ fn a_batch_of_64_equals_each_alone() {
 #[test]
 fn chunks_equal_the_whole_prompt() {
     for name in CASES {
-        let (model, asks) = (golden(name), asks(12, 8));
+        let (model, asks) = (golden(name), asks(12, 100, 8));
         let expected = alone(&model, &asks);
         for step_tokens in [1, 7, 33] {
-            let mut engine = engine(&model, Setup { step_tokens, ..Setup::default() });
+            let mut engine = engine(
+                &model,
+                Setup {
+                    step_tokens,
+                    ..Setup::default()
+                },
+            );
             let got = run(&mut engine, &asks);
             let stats = engine.stats();
-            assert!(stats.steps > 12, "{name}: only {} steps: nothing was cut", stats.steps);
-            assert_equal(name, &format!("in chunks of {step_tokens}"), &got, &expected);
+            assert!(
+                stats.steps > 12,
+                "{name}: only {} steps: nothing was cut",
+                stats.steps
+            );
+            assert_equal(
+                name,
+                &format!("in chunks of {step_tokens}"),
+                &got,
+                &expected,
+            );
         }
     }
 }
@@ -89,10 +127,19 @@ fn chunks_equal_the_whole_prompt() {
 #[test]
 fn thread_counts_do_not_show() {
     for name in CASES {
-        let (model, asks) = (golden(name), asks(8, 8));
+        let (model, asks) = (golden(name), asks(8, 100, 8));
         let expected = alone(&model, &asks);
         for threads in [1, 3] {
-            let got = run(&mut engine(&model, Setup { threads, ..Setup::default() }), &asks);
+            let got = run(
+                &mut engine(
+                    &model,
+                    Setup {
+                        threads,
+                        ..Setup::default()
+                    },
+                ),
+                &asks,
+            );
             assert_equal(name, &format!("on {threads} threads"), &got, &expected);
         }
     }
@@ -107,22 +154,48 @@ fn cached_prefixes_equal_computed_ones() {
         let ask = |tail: Vec<u32>| Ask::greedy([shared.clone(), tail].concat(), 12);
         let asks: Vec<Ask> = (0..12).map(|i| ask(random.ids(i))).collect();
         let expected = alone(&model, &asks);
-        let mut engine = engine(&model, Setup { prefix_cache: PrefixCaching::On, ..Setup::default() });
+        let mut engine = engine(
+            &model,
+            Setup {
+                prefix_cache: PrefixCaching::On,
+                ..Setup::default()
+            },
+        );
         for round in 0..2 {
-            let got: Vec<Got> = asks.iter().map(|a| run(&mut engine, std::slice::from_ref(a)).remove(0)).collect();
-            assert_equal(name, &format!("with a prefix cache, round {round}"), &got, &expected);
+            let got: Vec<Got> = asks
+                .iter()
+                .map(|a| run(&mut engine, std::slice::from_ref(a)).remove(0))
+                .collect();
+            assert_equal(
+                name,
+                &format!("with a prefix cache, round {round}"),
+                &got,
+                &expected,
+            );
         }
         let stats = engine.stats();
-        assert!(stats.prefix_cache_hits > 12 * 64, "{name}: {} tokens hit", stats.prefix_cache_hits);
+        assert!(
+            stats.prefix_cache_hits > 12 * 64,
+            "{name}: {} tokens hit",
+            stats.prefix_cache_hits
+        );
         assert_idle(&stats);
     }
 }
 
 #[test]
 fn preempted_sequences_equal_undisturbed_ones() {
-    for name in CASES {
-        let (model, asks) = (golden(name), asks(24, 60));
-        let mut engine = engine(&model, Setup { kv_positions: Some(600), prefix_cache: PrefixCaching::On, ..Setup::default() });
+    // Mistral's layers all have a window: its sequences stop growing, and what was admitted always fits.
+    for name in CASES.iter().filter(|name| **name != "mistral") {
+        let (model, asks) = (golden(name), asks(24, 60, 60));
+        let mut engine = engine(
+            &model,
+            Setup {
+                kv_positions: Some(600),
+                prefix_cache: PrefixCaching::On,
+                ..Setup::default()
+            },
+        );
         let got = run(&mut engine, &asks);
         let stats = engine.stats();
         assert!(stats.preemptions > 0, "{name}: nothing was preempted");

@@ -36,7 +36,10 @@ impl parsing::Guest for Foreign {
 }
 
 impl template::GuestTemplate for Template {
-    fn create(_: Vec<template::File>, _: Vec<template::ControlToken>) -> Result<template::Template, Error> {
+    fn create(
+        _: Vec<template::File>,
+        _: Vec<template::ControlToken>,
+    ) -> Result<template::Template, Error> {
         Ok(template::Template::new(Template))
     }
 
@@ -45,7 +48,9 @@ impl template::GuestTemplate for Template {
             "clock" => wasi::clocks::wall_clock::now().seconds.to_string(),
             "random" => wasi::random::random::get_random_u64().to_string(),
             "environment" => wasi::cli::environment::get_environment().len().to_string(),
-            "files" => wasi::filesystem::preopens::get_directories().len().to_string(),
+            "files" => wasi::filesystem::preopens::get_directories()
+                .len()
+                .to_string(),
             "sleep" => {
                 wasi::clocks::monotonic_clock::subscribe_duration(3_600_000_000_000).block();
                 "awake".into()

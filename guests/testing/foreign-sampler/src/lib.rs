@@ -16,7 +16,9 @@ wit_bindgen::generate!({
     generate_all,
 });
 
-use exports::guesthouse::sampling::plan::{Draw, Guest, GuestSampler, ModelFacts, Sampler, SamplingPlan};
+use exports::guesthouse::sampling::plan::{
+    Draw, Guest, GuestSampler, ModelFacts, Sampler, SamplingPlan,
+};
 use guesthouse::common::types::Error;
 
 struct Foreign;
@@ -44,7 +46,12 @@ impl GuestSampler for Hold {
             return Err(Error::Other("not an empty world".into()));
         }
         let (seed, _) = wasi::random::insecure_seed::insecure_seed();
-        Ok(SamplingPlan { stages: vec![], draw: Draw::Greedy, seed: Some(seed), ext: vec![] })
+        Ok(SamplingPlan {
+            stages: vec![],
+            draw: Draw::Greedy,
+            seed: Some(seed),
+            ext: vec![],
+        })
     }
 }
 

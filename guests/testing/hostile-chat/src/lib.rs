@@ -45,7 +45,9 @@ impl template::GuestTemplate for Template {
                 }
             }
         }
-        Ok(template::Template::new(Template(controls.iter().map(|control| control.id).collect())))
+        Ok(template::Template::new(Template(
+            controls.iter().map(|control| control.id).collect(),
+        )))
     }
 
     fn render(&self, conversation: template::Conversation) -> Result<Vec<Segment>, Error> {

@@ -23,7 +23,12 @@ impl Guest for Hostile {
     fn build(config: String) -> Result<ModelInfo, Error> {
         misbehave::set_hook();
         misbehave::misbehave(&config);
-        let mut info = ModelInfo { architecture: "Hostile".into(), vocab_size: 8, max_position: 16, ext: vec![] };
+        let mut info = ModelInfo {
+            architecture: "Hostile".into(),
+            vocab_size: 8,
+            max_position: 16,
+            ext: vec![],
+        };
         match config.as_str() {
             "error" => return Err(Error::InvalidConfig("no such model".into())),
             "forged-value" => {
@@ -78,7 +83,10 @@ impl Guest for Hostile {
                 embed();
                 return Ok(info);
             }
-            "unknown-setting" => info.ext.push(Attr { key: "turbo".into(), value: AttrValue::Flag(true) }),
+            "unknown-setting" => info.ext.push(Attr {
+                key: "turbo".into(),
+                value: AttrValue::Flag(true),
+            }),
             "wrong-vocab" => info.vocab_size = 9,
             _ => {}
         }

@@ -10,7 +10,8 @@ wit_bindgen::generate!({
 mod misbehave;
 
 use exports::guesthouse::sampling::plan::{
-    Draw, Grammar, Guest, GuestSampler, MinTokens, ModelFacts, Penalties, Sampler, SamplingPlan, Stage, TokenBias,
+    Draw, Grammar, Guest, GuestSampler, MinTokens, ModelFacts, Penalties, Sampler, SamplingPlan,
+    Stage, TokenBias,
 };
 use guesthouse::common::types::{Attr, AttrValue, Error};
 
@@ -34,11 +35,17 @@ impl GuestSampler for Hold {
         if request == "leak-handles" {
             // Handles to samplers of its own that it never gives away nor drops.
             loop {
-                let spare = Sampler::new(Hold { request: String::new(), vocab: 0 });
+                let spare = Sampler::new(Hold {
+                    request: String::new(),
+                    vocab: 0,
+                });
                 std::mem::forget(spare);
             }
         }
-        Ok(Sampler::new(Hold { request, vocab: facts.vocab_size }))
+        Ok(Sampler::new(Hold {
+            request,
+            vocab: facts.vocab_size,
+        }))
     }
 
     fn plan(&self) -> Result<SamplingPlan, Error> {
@@ -46,13 +53,23 @@ impl GuestSampler for Hold {
         let (mut draw, mut ext, mut seed) = (Draw::Sample, vec![], None);
         let stages = match self.request.as_str() {
             "token-out-of-range" => vec![Stage::BannedTokens(vec![0, self.vocab])],
-            "bias-out-of-range" => vec![Stage::LogitBias(vec![TokenBias { token: u32::MAX, bias: 1.0 }])],
+            "bias-out-of-range" => vec![Stage::LogitBias(vec![TokenBias {
+                token: u32::MAX,
+                bias: 1.0,
+            }])],
             "nan-temperature" => vec![Stage::Temperature(f32::NAN)],
             "zero-temperature" => vec![Stage::Temperature(0.0)],
-            "infinite-bias" => vec![Stage::LogitBias(vec![TokenBias { token: 0, bias: f32::INFINITY }])],
+            "infinite-bias" => vec![Stage::LogitBias(vec![TokenBias {
+                token: 0,
+                bias: f32::INFINITY,
+            }])],
             "negative-top-p" => vec![Stage::TopP(-0.5)],
             "nan-penalty" => {
-                vec![Stage::Penalties(Penalties { repetition: 1.0, presence: f32::NAN, frequency: 0.0 })]
+                vec![Stage::Penalties(Penalties {
+                    repetition: 1.0,
+                    presence: f32::NAN,
+                    frequency: 0.0,
+                })]
             }
             "many-stages" => vec![Stage::TopK(1); 10_000],
             "many-tokens" => vec![Stage::BannedTokens(vec![0; 500_000]); 6],
@@ -60,13 +77,22 @@ impl GuestSampler for Hold {
             "empty-bad-word" => vec![Stage::BadWords(vec![vec![]])],
             "nothing-left" => vec![
                 Stage::AllowedTokens(vec![1]),
-                Stage::MinTokens(MinTokens { count: 2, banned: vec![1] }),
+                Stage::MinTokens(MinTokens {
+                    count: 2,
+                    banned: vec![1],
+                }),
             ],
             "nothing-allowed" => vec![Stage::AllowedTokens(vec![])],
-            "grammar" => vec![Stage::Grammar(Grammar { syntax: "ebnf".into(), source: "root ::= \"a\"".into() })],
+            "grammar" => vec![Stage::Grammar(Grammar {
+                syntax: "ebnf".into(),
+                source: "root ::= \"a\"".into(),
+            })],
             "custom-stage" => vec![Stage::Custom(("xtc".into(), vec![]))],
             "setting" => {
-                ext.push(Attr { key: "mirostat".into(), value: AttrValue::Int(2) });
+                ext.push(Attr {
+                    key: "mirostat".into(),
+                    value: AttrValue::Int(2),
+                });
                 vec![]
             }
             "step" => {
@@ -82,7 +108,12 @@ impl GuestSampler for Hold {
                 vec![Stage::Temperature(0.5), Stage::TopK(3)]
             }
         };
-        Ok(SamplingPlan { stages, draw, seed, ext })
+        Ok(SamplingPlan {
+            stages,
+            draw,
+            seed,
+            ext,
+        })
     }
 }
 

@@ -31,8 +31,17 @@ pub(super) struct Chat {
 impl Chat {
     pub(super) fn run(self) -> Result<()> {
         let local = self.model.local()?;
-        let llm = Llm::start(self.model.name(), &local, &super::options::runtime()?, &self.model.options())?;
-        let mut messages: Vec<Value> = self.system_prompt.iter().map(|s| json!({"role": "system", "content": s})).collect();
+        let llm = Llm::start(
+            self.model.name(),
+            &local,
+            &super::options::runtime()?,
+            &self.model.options(),
+        )?;
+        let mut messages: Vec<Value> = self
+            .system_prompt
+            .iter()
+            .map(|s| json!({"role": "system", "content": s}))
+            .collect();
         if let Some(question) = &self.quick {
             self.answer(&llm, &mut messages, question)?;
             return Ok(());

@@ -9,6 +9,9 @@ use std::process::Command;
 #[derive(Debug, Args)]
 pub(super) struct Doctor {}
 
+/// Looks at one thing.
+type Check = fn() -> Finding;
+
 /// Outcome of one check.
 enum Finding {
     Good(String),
@@ -19,7 +22,7 @@ enum Finding {
 
 impl Doctor {
     pub(super) fn run(self) -> Result<()> {
-        let checks: [(&str, fn() -> Finding); 6] = [
+        let checks: [(&str, Check); 6] = [
             ("processor", processor),
             ("memory", memory),
             ("kernels", kernels),
@@ -48,12 +51,18 @@ impl Doctor {
 
 fn processor() -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Finding::Good(format!("{cores} cores, {} kernels", guesthouse_device::instruction_set()))
+    Finding::Good(format!(
+        "{cores} cores, {} kernels",
+        guesthouse_device::instruction_set()
+    ))
 }
 
 fn memory() -> Finding {
     match crate::model::load::available_memory() {
-        Some(bytes) => Finding::Good(format!("{:.1} GiB available", bytes as f64 / (1u64 << 30) as f64)),
+        Some(bytes) => Finding::Good(format!(
+            "{:.1} GiB available",
+            bytes as f64 / (1u64 << 30) as f64
+        )),
         None => Finding::Note("unknown on this system; give --kv-cache-memory-bytes".into()),
     }
 }
@@ -66,8 +75,14 @@ fn kernels() -> Finding {
         return Finding::Bad("a kernel could not be run".into());
     };
     match checks.iter().max_by(|a, b| a.error.total_cmp(&b.error)) {
-        Some(worst) if worst.error < 1e-5 => Finding::Good(format!("{count} weight formats, largest relative error {:.1e}", worst.error)),
-        Some(worst) => Finding::Bad(format!("{} products are off by {:.1e}; please report this with the processor's name", worst.scheme, worst.error)),
+        Some(worst) if worst.error < 1e-5 => Finding::Good(format!(
+            "{count} weight formats, largest relative error {:.1e}",
+            worst.error
+        )),
+        Some(worst) => Finding::Bad(format!(
+            "{} products are off by {:.1e}; please report this with the processor's name",
+            worst.scheme, worst.error
+        )),
         None => Finding::Bad("there are no kernels".into()),
     }
 }
@@ -78,7 +93,11 @@ fn guests() -> Finding {
         for guest in builtin::ALL {
             runtime.load(guest.name, guest.bytes, Origin::Embedded)?;
         }
-        Ok(builtin::ALL.iter().map(|g| format!("{} ({})", g.name, g.role)).collect::<Vec<_>>().join(", "))
+        Ok(builtin::ALL
+            .iter()
+            .map(|g| format!("{} ({})", g.name, g.role))
+            .collect::<Vec<_>>()
+            .join(", "))
     };
     load().map_or_else(|error| Finding::Bad(format!("{error:#}")), Finding::Good)
 }
@@ -93,7 +112,10 @@ fn cache_folder() -> Finding {
 fn pip() -> Finding {
     let found = ["pip3", "pip"].into_iter().find_map(|name| {
         let output = Command::new(name).arg("--version").output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     });
     match found {
         Some(version) => Finding::Good(version),

@@ -58,14 +58,27 @@ impl Generate {
             bail!("nothing to do: give --prompt or --input");
         }
         let mut output: Box<dyn Write> = match &self.output {
-            Some(path) => Box::new(BufWriter::new(std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?)),
+            Some(path) => Box::new(BufWriter::new(
+                std::fs::File::create(path)
+                    .with_context(|| format!("cannot write {}", path.display()))?,
+            )),
             None => Box::new(std::io::stdout().lock()),
         };
         let local = self.model.local()?;
-        let llm = Llm::start(self.model.name(), &local, &super::options::runtime()?, &self.model.options())?;
-        let bar = ProgressBar::new(lines.len() as u64).with_style(ProgressStyle::with_template("{bar:30} {pos}/{len} prompts, {eta} left")?);
+        let llm = Llm::start(
+            self.model.name(),
+            &local,
+            &super::options::runtime()?,
+            &self.model.options(),
+        )?;
+        let bar = ProgressBar::new(lines.len() as u64).with_style(ProgressStyle::with_template(
+            "{bar:30} {pos}/{len} prompts, {eta} left",
+        )?);
         let ids: Vec<_> = lines.iter().map(|l| l.custom_id.clone()).collect();
-        let requests = lines.into_iter().map(|l| (l.path, Value::Object(l.body))).collect();
+        let requests = lines
+            .into_iter()
+            .map(|l| (l.path, Value::Object(l.body)))
+            .collect();
         let (mut waiting, mut next, mut failed, mut written) = (BTreeMap::new(), 0, 0, Ok(()));
         llm.requests(requests, |i, answer| {
             bar.inc(1);
@@ -73,7 +86,8 @@ impl Generate {
             waiting.insert(i, answer);
             while let Some(answer) = waiting.remove(&next) {
                 if written.is_ok() {
-                    written = writeln!(output, "{}", line(next, ids[next].as_ref(), answer)).and_then(|()| output.flush());
+                    written = writeln!(output, "{}", line(next, ids[next].as_ref(), answer))
+                        .and_then(|()| output.flush());
                 }
                 next += 1;
             }
@@ -95,7 +109,10 @@ impl Generate {
             let reader: Box<dyn BufRead> = if path == Path::new("-") {
                 Box::new(std::io::stdin().lock())
             } else {
-                Box::new(BufReader::new(std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
+                Box::new(BufReader::new(
+                    std::fs::File::open(path)
+                        .with_context(|| format!("cannot read {}", path.display()))?,
+                ))
             };
             for (number, text) in reader.lines().enumerate() {
                 let text = text?;
@@ -104,7 +121,11 @@ impl Generate {
                 }
                 let value = serde_json::from_str(&text).map_err(|e| e.to_string());
                 let line = value.and_then(|v| self.line(v));
-                lines.push(line.map_err(|e| anyhow::anyhow!("{} line {}: {e}", path.display(), number + 1))?);
+                lines.push(
+                    line.map_err(|e| {
+                        anyhow::anyhow!("{} line {}: {e}", path.display(), number + 1)
+                    })?,
+                );
             }
         }
         Ok(lines)
@@ -123,9 +144,17 @@ impl Generate {
             object = body;
         }
         let chat = object.contains_key("messages");
-        let path = path.unwrap_or_else(|| if chat { "/v1/chat/completions".into() } else { "/v1/completions".into() });
+        let path = path.unwrap_or_else(|| {
+            if chat {
+                "/v1/chat/completions".into()
+            } else {
+                "/v1/completions".into()
+            }
+        });
         if path != "/v1/completions" && path != "/v1/chat/completions" {
-            return Err(format!("url {path} is not one of /v1/completions and /v1/chat/completions"));
+            return Err(format!(
+                "url {path} is not one of /v1/completions and /v1/chat/completions"
+            ));
         }
         object.remove("stream");
         object.remove("model");
@@ -142,7 +171,11 @@ impl Generate {
                 object.entry(key).or_insert(value);
             }
         }
-        Ok(Line { custom_id, path, body: object })
+        Ok(Line {
+            custom_id,
+            path,
+            body: object,
+        })
     }
 }
 
@@ -153,7 +186,9 @@ fn line(index: usize, custom_id: Option<&Value>, answer: Result<Value, LlmError>
     }
     match answer {
         Ok(response) => line["response"] = response,
-        Err(LlmError::Request { message, param }) => line["error"] = json!({ "message": message, "param": param }),
+        Err(LlmError::Request { message, param }) => {
+            line["error"] = json!({ "message": message, "param": param })
+        }
         Err(other) => line["error"] = json!({ "message": other.to_string(), "param": null }),
     }
     line

@@ -37,7 +37,8 @@ impl GraphCommand {
             graph = optimize(graph, &PassOptions::default())?;
         }
         if let Some(path) = &self.dot {
-            std::fs::write(path, dot(&graph)).with_context(|| format!("cannot write {}", path.display()))?;
+            std::fs::write(path, dot(&graph))
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         let text = match self.form {
             Form::Guest | Form::Optimized => dump_graph(&graph),

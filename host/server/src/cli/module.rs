@@ -31,8 +31,22 @@ impl ModuleCommand {
                 println!("name      {}", module.name());
                 println!("role      {}", module.role());
                 println!("digest    sha256:{}", module.digest());
-                println!("steps     {}", if module.steps() { "yes (tiers 2 and 3)" } else { "no" });
-                println!("imports   {}", if module.imports().is_empty() { "none".into() } else { module.imports().join(", ") });
+                println!(
+                    "steps     {}",
+                    if module.steps() {
+                        "yes (tiers 2 and 3)"
+                    } else {
+                        "no"
+                    }
+                );
+                println!(
+                    "imports   {}",
+                    if module.imports().is_empty() {
+                        "none".into()
+                    } else {
+                        module.imports().join(", ")
+                    }
+                );
                 if module.role() == Role::Graph {
                     println!("builds    {}", module.graph()?.architectures()?.join(", "));
                 }
@@ -56,23 +70,57 @@ fn check(module: &Arc<Module>) -> Result<String> {
             if names.is_empty() {
                 bail!("the module builds no architecture: architectures() returned an empty list");
             }
-            Ok(format!("ok: builds {}; load a model with --graph-module to check the graph itself", names.join(", ")))
+            Ok(format!(
+                "ok: builds {}; load a model with --graph-module to check the graph itself",
+                names.join(", ")
+            ))
         }
         Role::Sampler => {
-            let facts = ModelFacts { vocab_size: 1000, stop_tokens: vec![0], max_len: 1024 };
-            let planned = module.sampler()?.plan(r#"{"temperature":0.7,"top_p":0.9}"#, &facts, context)?;
-            Ok(format!("ok: {} stages, then {:?}", planned.plan.stages.len(), planned.plan.draw))
+            let facts = ModelFacts {
+                vocab_size: 1000,
+                stop_tokens: vec![0],
+                max_len: 1024,
+            };
+            let planned =
+                module
+                    .sampler()?
+                    .plan(r#"{"temperature":0.7,"top_p":0.9}"#, &facts, context)?;
+            Ok(format!(
+                "ok: {} stages, then {:?}",
+                planned.plan.stages.len(),
+                planned.plan.draw
+            ))
         }
         Role::Chat => {
-            let files = vec![("tokenizer_config.json".to_owned(), CHECK_TEMPLATE.to_owned())];
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let files = vec![(
+                "tokenizer_config.json".to_owned(),
+                CHECK_TEMPLATE.to_owned(),
+            )];
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             let segments = runtime.block_on(async {
                 let chat = module.chat()?;
-                let mut session = chat.open(files, vec![(1, "<|start|>".into()), (2, "<|end|>".into())], context).await?;
+                let mut session = chat
+                    .open(
+                        files,
+                        vec![(1, "<|start|>".into()), (2, "<|end|>".into())],
+                        context,
+                    )
+                    .await?;
                 let messages = r#"[{"role":"user","content":"Hello"}]"#.to_owned();
-                session.render(Conversation { messages, add_generation_prompt: true, ..Conversation::default() }).await
+                session
+                    .render(Conversation {
+                        messages,
+                        add_generation_prompt: true,
+                        ..Conversation::default()
+                    })
+                    .await
             })?;
-            Ok(format!("ok: one message became {} segments", segments.len()))
+            Ok(format!(
+                "ok: one message became {} segments",
+                segments.len()
+            ))
         }
     }
 }

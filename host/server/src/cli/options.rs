@@ -77,11 +77,19 @@ impl ModelOptions {
     }
 
     pub(super) fn guests(&self) -> GuestChoice {
-        GuestChoice { graph: self.graph_module.clone(), chat: self.chat_module.clone(), sampler: self.sampler_module.clone() }
+        GuestChoice {
+            graph: self.graph_module.clone(),
+            chat: self.chat_module.clone(),
+            sampler: self.sampler_module.clone(),
+        }
     }
 
     pub(super) fn options(&self) -> LoadOptions {
-        let prefix_caching = if self.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On };
+        let prefix_caching = if self.no_enable_prefix_caching {
+            PrefixCaching::Off
+        } else {
+            PrefixCaching::On
+        };
         LoadOptions {
             max_model_len: self.max_model_len,
             max_num_seqs: self.max_num_seqs,
@@ -101,7 +109,8 @@ impl ModelOptions {
     /// Fetches and loads.
     pub(super) fn load(&self, name: &str) -> Result<LoadedModel> {
         let model = self.local()?;
-        load(name, &model, &runtime()?, &self.options()).with_context(|| format!("could not load {}", self.model))
+        load(name, &model, &runtime()?, &self.options())
+            .with_context(|| format!("could not load {}", self.model))
     }
 }
 
@@ -114,5 +123,8 @@ pub(super) fn runtime() -> Result<Arc<Runtime>> {
             None
         }
     };
-    Ok(Runtime::new(RuntimeConfig { cache_dir, ..RuntimeConfig::default() })?)
+    Ok(Runtime::new(RuntimeConfig {
+        cache_dir,
+        ..RuntimeConfig::default()
+    })?)
 }

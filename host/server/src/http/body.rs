@@ -16,6 +16,7 @@ impl FromRequest<AppState> for JsonBytes {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_type(request.headers())?;
+        check_encoding(request.headers())?;
         let config = state.config();
         let limit = config.max_body_bytes;
         // Refused before any of it is read.
@@ -54,6 +55,19 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
         Ok(())
     } else {
         Err(ApiError::ContentType { found })
+    }
+}
+
+/// Compressed bodies are not taken: their real size is known only once they are unpacked.
+fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let found = headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+        .find(|value| !value.trim().eq_ignore_ascii_case("identity"));
+    match found {
+        None => Ok(()),
+        Some(found) => Err(ApiError::ContentEncoding { found }),
     }
 }
 

@@ -10,11 +10,20 @@ use crate::openai::{
 use crate::serving::{Chat, Conversation, Planned, ServedModel};
 use crate::text::{StopSet, TextParams};
 use guesthouse_engine::TokenId;
-use guesthouse_tokenizer::{AddSpecial, Segment};
+use guesthouse_tokenizer::{AddSpecial, Segment, Tokenizer};
 use std::sync::Arc;
 
-/// Texts from this size on are encoded on a thread of their own, bytes.
-const LARGE_TEXT: usize = 32 << 10;
+/// Requests with so much text are encoded on a thread of their own, bytes. Digits take up to 50 µs each.
+const LARGE_TEXT: usize = 4 << 10;
+
+/// How long a rendered conversation may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    /// It must fit the context.
+    Context,
+    /// It is only counted.
+    Any,
+}
 
 /// A conversation with its chat store.
 pub(super) struct Rendered {
@@ -34,54 +43,86 @@ pub(super) async fn blocking<T: Send + 'static>(
         })
 }
 
-/// Ids of raw text.
+/// Runs small encodings at once, larger ones on a thread of their own as soon as there is a place.
+async fn encoding<T: Send + 'static>(
+    model: &Arc<ServedModel>,
+    bytes: usize,
+    work: impl FnOnce(&Tokenizer) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes < LARGE_TEXT {
+        return Ok(work(&model.tokenizer));
+    }
+    let place = model.encoding.places().acquire_owned().await;
+    let tokenizer = Arc::clone(&model.tokenizer);
+    blocking(move || {
+        let ids = work(&tokenizer);
+        drop(place);
+        ids
+    })
+    .await
+}
+
+/// Refuses what has more tokens than the context, however it is encoded, before that costs anything.
+fn check_size(model: &ServedModel, bytes: usize, field: &'static str) -> Result<(), ApiError> {
+    let (context, longest) = (model.max_model_len, model.encoding.longest_token());
+    if bytes / longest <= context as usize {
+        return Ok(());
+    }
+    Err(ApiError::ContextLength {
+        param: field,
+        message: format!(
+            "This model's maximum context length is {context} tokens. However, the {field} has {bytes} bytes, and no \
+             token has more than {longest}. Please reduce the length of the {field}."
+        ),
+    })
+}
+
+/// Ids of raw text, whatever their number.
 pub(super) async fn encode_raw(
     model: &Arc<ServedModel>,
     text: &str,
     add: AddSpecial,
 ) -> Result<Vec<TokenId>, ApiError> {
-    let ids = if text.len() < LARGE_TEXT {
-        model.tokenizer.encode_raw(text, add)
-    } else {
-        let (tokenizer, text) = (Arc::clone(&model.tokenizer), text.to_owned());
-        blocking(move || tokenizer.encode_raw(&text, add)).await?
-    };
-    ids.map_err(|error| from_tokenizer(&error, "prompt"))
+    let (bytes, text) = (text.len(), text.to_owned());
+    let ids = encoding(model, bytes, move |tokenizer| {
+        tokenizer.encode_raw(&text, add)
+    });
+    ids.await?.map_err(|error| from_tokenizer(&error, "prompt"))
 }
 
 async fn encode_segments(
     model: &Arc<ServedModel>,
     segments: Vec<Segment>,
+    length: Length,
 ) -> Result<Vec<TokenId>, ApiError> {
-    let size: usize = segments
+    let bytes = segments
         .iter()
-        .map(|segment| {
-            if let Segment::Text(text) = segment {
-                text.len()
-            } else {
-                1
-            }
+        .map(|segment| match segment {
+            Segment::Text(text) => text.len(),
+            Segment::Control(_) => 1,
         })
         .sum();
-    let ids = if size < LARGE_TEXT {
-        model.tokenizer.encode_segments(&segments)
-    } else {
-        let tokenizer = Arc::clone(&model.tokenizer);
-        blocking(move || tokenizer.encode_segments(&segments)).await?
-    };
-    ids.map_err(|error| from_tokenizer(&error, "messages"))
+    if length == Length::Context {
+        check_size(model, bytes, "messages")?;
+    }
+    let ids = encoding(model, bytes, move |tokenizer| {
+        tokenizer.encode_segments(&segments)
+    });
+    ids.await?
+        .map_err(|error| from_tokenizer(&error, "messages"))
 }
 
 /// Renders a conversation and encodes it.
 pub(super) async fn render(
     model: &Arc<ServedModel>,
     conversation: &ValidConversation,
+    length: Length,
 ) -> Result<Rendered, ApiError> {
     let conversation = conversation.to_guest(ids::now());
     let mut chat = model.guests.open_chat(conversation.now).await?;
     let segments = chat.render(&conversation).await;
     let segments = segments.map_err(|error| from_guest(error, Some("messages")))?;
-    let tokens = encode_segments(model, segments).await?;
+    let tokens = encode_segments(model, segments, length).await?;
     Ok(Rendered {
         tokens,
         conversation,
@@ -89,22 +130,36 @@ pub(super) async fn render(
     })
 }
 
-async fn encode_prompt(
+async fn encode_prompts(
     model: &Arc<ServedModel>,
-    prompt: &RawPrompt,
+    prompts: &[RawPrompt],
     add: AddSpecial,
-) -> Result<Vec<TokenId>, ApiError> {
-    let tokens = match prompt {
-        RawPrompt::Text(text) => encode_raw(model, text, add).await?,
-        RawPrompt::Ids(ids) => ids.clone(),
-    };
-    if tokens.is_empty() {
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let mut bytes = 0;
+    for prompt in prompts {
+        if let RawPrompt::Text(text) = prompt {
+            check_size(model, text.len(), "prompt")?;
+            bytes += text.len();
+        }
+    }
+    let prompts = prompts.to_vec();
+    let encoded = encoding(model, bytes, move |tokenizer| {
+        let ids = prompts.into_iter().map(|prompt| match prompt {
+            RawPrompt::Text(text) => tokenizer.encode_raw(&text, add),
+            RawPrompt::Ids(ids) => Ok(ids),
+        });
+        ids.collect::<Result<Vec<_>, _>>()
+    });
+    let encoded = encoded
+        .await?
+        .map_err(|error| from_tokenizer(&error, "prompt"))?;
+    if encoded.iter().any(Vec::is_empty) {
         return Err(ApiError::invalid(
             "prompt",
             "`prompt` is empty; it needs at least one token",
         ));
     }
-    Ok(tokens)
+    Ok(encoded)
 }
 
 pub(super) async fn completion(
@@ -112,10 +167,7 @@ pub(super) async fn completion(
     tenant: Tenant,
     request: &ValidCompletion,
 ) -> Result<Job, ApiError> {
-    let mut prompts = Vec::with_capacity(request.prompts().len());
-    for prompt in request.prompts() {
-        prompts.push(encode_prompt(model, prompt, request.add_special()).await?);
-    }
+    let prompts = encode_prompts(model, request.prompts(), request.add_special()).await?;
     let scored = request.scored_prompt();
     build(
         model,
@@ -137,7 +189,8 @@ pub(super) async fn generate(
     tenant: Tenant,
     request: &ValidGenerate,
 ) -> Result<Job, ApiError> {
-    let prompts = vec![encode_prompt(model, request.prompt(), AddSpecial::Yes).await?];
+    let prompt = std::slice::from_ref(request.prompt());
+    let prompts = encode_prompts(model, prompt, AddSpecial::Yes).await?;
     let input = Input {
         tenant,
         field: "prompt",
@@ -158,7 +211,7 @@ pub(super) async fn chat(
         tokens,
         conversation,
         mut chat,
-    } = render(model, request.conversation()).await?;
+    } = render(model, request.conversation(), Length::Context).await?;
     if tokens.is_empty() {
         return Err(ApiError::invalid(
             "messages",
@@ -243,6 +296,17 @@ async fn plan(model: &Arc<ServedModel>, params: &ValidParams) -> Result<Planned,
                 bad_words.push(ids);
             }
         }
+    }
+    let ends = params.stopping().all_tokens(&model.stop_tokens);
+    let banned = |id| {
+        bad_words.iter().any(|word| word.as_slice() == [id])
+            || (params.min_tokens() > 0 && ends.contains(&id))
+    };
+    if !params.allows_any(banned) {
+        return Err(ApiError::invalid(
+            "allowed_token_ids",
+            "`bad_words` and `min_tokens` leave none of `allowed_token_ids`; allow more tokens",
+        ));
     }
     let request = params.sampler_request(&bad_words);
     let guests = Arc::clone(&model.guests);

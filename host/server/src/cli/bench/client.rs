@@ -62,28 +62,42 @@ struct Server {
 
 impl Serve {
     pub(super) fn run(self) -> Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
         runtime.block_on(self.measure())
     }
 
     async fn measure(self) -> Result<()> {
-        let address = self.base_url.strip_prefix("http://").context("--base-url must begin with http://")?;
-        let server = Server { address: address.trim_end_matches('/').to_owned(), key: self.api_key.clone() };
+        let address = self
+            .base_url
+            .strip_prefix("http://")
+            .context("--base-url must begin with http://")?;
+        let server = Server {
+            address: address.trim_end_matches('/').to_owned(),
+            key: self.api_key.clone(),
+        };
         let model = match &self.model {
             Some(name) => name.clone(),
             None => server.first_model().await?,
         };
         let mut random = StdRng::seed_from_u64(self.seed);
-        let places = Arc::new(Semaphore::new(self.max_concurrency.unwrap_or(self.num_prompts).max(1)));
+        let places = Arc::new(Semaphore::new(
+            self.max_concurrency.unwrap_or(self.num_prompts).max(1),
+        ));
         let started = Instant::now();
         let mut due = Duration::ZERO;
         let mut tasks = Vec::new();
         for _ in 0..self.num_prompts {
-            let ids: Vec<u32> = (0..self.random_input_len.max(1)).map(|_| random.random_range(0..self.vocab)).collect();
+            let ids: Vec<u32> = (0..self.random_input_len.max(1))
+                .map(|_| random.random_range(0..self.vocab))
+                .collect();
             let body = json!({"model": model, "prompt": ids, "max_tokens": self.random_output_len, "temperature": 0, "ignore_eos": true,
                 "stream": true, "stream_options": {"include_usage": true}});
             if self.request_rate.is_finite() {
-                due += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / self.request_rate.max(1e-6));
+                due += Duration::from_secs_f64(
+                    -(1.0 - random.random::<f64>()).ln() / self.request_rate.max(1e-6),
+                );
             }
             let (server, places) = (server.clone(), Arc::clone(&places));
             let at = tokio::time::Instant::from_std(started + due);
@@ -106,7 +120,10 @@ impl Serve {
         result.insert("completed".into(), json!(timings.len()));
         result.insert("failed".into(), json!(failures.len()));
         result.insert("duration_seconds".into(), json!(elapsed.as_secs_f64()));
-        result.insert("request_throughput".into(), rate(timings.len() as u64, elapsed));
+        result.insert(
+            "request_throughput".into(),
+            rate(timings.len() as u64, elapsed),
+        );
         result.insert("output_throughput".into(), rate(output, elapsed));
         result.extend(latencies(&timings));
         publish(&result, self.output_json.as_deref())?;
@@ -118,16 +135,26 @@ impl Serve {
 }
 
 impl Server {
-    async fn send(&self, request: hyper::http::request::Builder, body: String) -> Result<hyper::Response<hyper::body::Incoming>> {
-        let stream = TcpStream::connect(&self.address).await.with_context(|| format!("cannot reach {}", self.address))?;
+    async fn send(
+        &self,
+        request: hyper::http::request::Builder,
+        body: String,
+    ) -> Result<hyper::Response<hyper::body::Incoming>> {
+        let stream = TcpStream::connect(&self.address)
+            .await
+            .with_context(|| format!("cannot reach {}", self.address))?;
         stream.set_nodelay(true)?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        let mut request = request.header("host", &self.address).header("content-type", "application/json");
+        let mut request = request
+            .header("host", &self.address)
+            .header("content-type", "application/json");
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
-        let response = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await?;
+        let response = sender
+            .send_request(request.body(Full::new(Bytes::from(body)))?)
+            .await?;
         if !response.status().is_success() {
             let status = response.status();
             let text = response.into_body().collect().await?.to_bytes();
@@ -138,24 +165,40 @@ impl Server {
 
     async fn first_model(&self) -> Result<String> {
         let response = self.send(Request::get("/v1/models"), String::new()).await?;
-        let body: Value = serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?;
-        body["data"][0]["id"].as_str().map(str::to_owned).ok_or_else(|| anyhow!("the server lists no model"))
+        let body: Value =
+            serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?;
+        body["data"][0]["id"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| anyhow!("the server lists no model"))
     }
 
     /// Sends one streaming completion and times its chunks with text.
     async fn stream(&self, body: &Value) -> Result<Timing> {
         let sent = Instant::now();
-        let mut response = self.send(Request::post("/v1/completions"), body.to_string()).await?;
-        let mut timing = Timing { sent, tokens: Vec::new(), output_tokens: 0 };
+        let mut response = self
+            .send(Request::post("/v1/completions"), body.to_string())
+            .await?;
+        let mut timing = Timing {
+            sent,
+            tokens: Vec::new(),
+            output_tokens: 0,
+        };
         let mut rest = Vec::new();
         while let Some(frame) = response.frame().await {
-            let Ok(data) = frame?.into_data() else { continue };
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
             let at = Instant::now();
             rest.extend_from_slice(&data);
             while let Some(end) = rest.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
-                let Some(json) = line.strip_prefix(b"data: ") else { continue };
-                let Ok(chunk) = serde_json::from_slice::<Value>(json) else { continue };
+                let Some(json) = line.strip_prefix(b"data: ") else {
+                    continue;
+                };
+                let Ok(chunk) = serde_json::from_slice::<Value>(json) else {
+                    continue;
+                };
                 if let Some(error) = chunk.get("error") {
                     bail!("{error}");
                 }

@@ -5,7 +5,9 @@ use super::report::{Timing, latencies, publish, rate};
 use crate::serving::ServedModel;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use guesthouse_engine::{Disconnected, Event, EventSink, GenerationParams, Priority, Request, SamplingPlan, TokenId};
+use guesthouse_engine::{
+    Disconnected, Event, EventSink, GenerationParams, Priority, Request, SamplingPlan, TokenId,
+};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -88,7 +90,12 @@ impl Throughput {
         // The first request pays for pages and threads.
         let warm = prompts(&loaded.served, &mut random, 1, self.input_len);
         run(&loaded.served, warm, 4)?;
-        let prompts = prompts(&loaded.served, &mut random, self.num_prompts, self.input_len);
+        let prompts = prompts(
+            &loaded.served,
+            &mut random,
+            self.num_prompts,
+            self.input_len,
+        );
         let started = Instant::now();
         let timings = run(&loaded.served, prompts, self.output_len)?;
         let elapsed = started.elapsed();
@@ -97,18 +104,38 @@ impl Throughput {
         let mut result: Map<String, Value> = Map::new();
         result.insert("num_prompts".into(), json!(self.num_prompts));
         result.insert("elapsed_seconds".into(), json!(elapsed.as_secs_f64()));
-        result.insert("requests_per_second".into(), rate(self.num_prompts as u64, elapsed));
-        result.insert("total_tokens_per_second".into(), rate(input + output, elapsed));
+        result.insert(
+            "requests_per_second".into(),
+            rate(self.num_prompts as u64, elapsed),
+        );
+        result.insert(
+            "total_tokens_per_second".into(),
+            rate(input + output, elapsed),
+        );
         result.insert("output_tokens_per_second".into(), rate(output, elapsed));
-        result.insert("mean_decode_batch".into(), json!(loaded.served.engine.stats().mean_decode_batch()));
+        result.insert(
+            "mean_decode_batch".into(),
+            json!(loaded.served.engine.stats().mean_decode_batch()),
+        );
         result.extend(latencies(&timings));
         publish(&result, self.output_json.as_deref())
     }
 }
 
 /// Random ids: no two prompts share a block, so the prefix cache does not help.
-fn prompts(model: &ServedModel, random: &mut StdRng, count: usize, len: usize) -> Vec<Vec<TokenId>> {
-    (0..count).map(|_| (0..len.max(1)).map(|_| random.random_range(0..model.vocab)).collect()).collect()
+fn prompts(
+    model: &ServedModel,
+    random: &mut StdRng,
+    count: usize,
+    len: usize,
+) -> Vec<Vec<TokenId>> {
+    (0..count)
+        .map(|_| {
+            (0..len.max(1))
+                .map(|_| random.random_range(0..model.vocab))
+                .collect()
+        })
+        .collect()
 }
 
 struct Sink {
@@ -118,7 +145,9 @@ struct Sink {
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> Result<(), Disconnected> {
-        self.events.send((self.place, Instant::now(), event)).map_err(|_| Disconnected)
+        self.events
+            .send((self.place, Instant::now(), event))
+            .map_err(|_| Disconnected)
     }
 }
 
@@ -132,18 +161,33 @@ fn run(model: &ServedModel, prompts: Vec<Vec<TokenId>>, output_len: u32) -> Resu
             id: model.engine.next_id(),
             cache_salt: model.cache_salt,
             prompt,
-            params: GenerationParams { max_tokens: output_len, ..GenerationParams::default() },
+            params: GenerationParams {
+                max_tokens: output_len,
+                ..GenerationParams::default()
+            },
             sampling: Arc::clone(&plan),
             seed: 0,
             priority: Priority::default(),
         };
-        timings.push(Timing { sent: Instant::now(), tokens: Vec::new(), output_tokens: 0 });
-        model.engine.submit(request, Box::new(Sink { place, events: sender.clone() }))?;
+        timings.push(Timing {
+            sent: Instant::now(),
+            tokens: Vec::new(),
+            output_tokens: 0,
+        });
+        model.engine.submit(
+            request,
+            Box::new(Sink {
+                place,
+                events: sender.clone(),
+            }),
+        )?;
     }
     drop(sender);
     let mut open = timings.len();
     while open > 0 {
-        let (place, at, event) = events.recv().map_err(|_| anyhow!("the engine ended before the benchmark did"))?;
+        let (place, at, event) = events
+            .recv()
+            .map_err(|_| anyhow!("the engine ended before the benchmark did"))?;
         match event {
             Event::Token { .. } => {
                 timings[place].tokens.push(at);

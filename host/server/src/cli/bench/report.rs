@@ -27,7 +27,10 @@ impl Timing {
     /// Time per output token after the first.
     fn per_token(&self) -> Option<Duration> {
         let (first, last) = (self.tokens.first()?, self.tokens.last()?);
-        let rest = u32::try_from(self.output_tokens).ok()?.checked_sub(1).filter(|n| *n > 0)?;
+        let rest = u32::try_from(self.output_tokens)
+            .ok()?
+            .checked_sub(1)
+            .filter(|n| *n > 0)?;
         Some((*last - *first) / rest)
     }
 }
@@ -46,14 +49,28 @@ fn distribution(mut samples: Vec<Duration>) -> Option<Value> {
 
 /// Distributions of time to first token, time per output token, inter-token latency and whole latency.
 pub(super) fn latencies(timings: &[Timing]) -> Map<String, Value> {
-    let gaps = timings.iter().flat_map(|t| t.tokens.windows(2).map(|w| w[1] - w[0])).collect();
+    let gaps = timings
+        .iter()
+        .flat_map(|t| t.tokens.windows(2).map(|w| w[1] - w[0]))
+        .collect();
     let all = [
-        ("ttft_ms", timings.iter().filter_map(Timing::first).collect()),
-        ("tpot_ms", timings.iter().filter_map(Timing::per_token).collect()),
+        (
+            "ttft_ms",
+            timings.iter().filter_map(Timing::first).collect(),
+        ),
+        (
+            "tpot_ms",
+            timings.iter().filter_map(Timing::per_token).collect(),
+        ),
         ("itl_ms", gaps),
-        ("e2el_ms", timings.iter().filter_map(Timing::total).collect()),
+        (
+            "e2el_ms",
+            timings.iter().filter_map(Timing::total).collect(),
+        ),
     ];
-    all.into_iter().filter_map(|(name, samples)| Some((name.to_owned(), distribution(samples)?))).collect()
+    all.into_iter()
+        .filter_map(|(name, samples)| Some((name.to_owned(), distribution(samples)?)))
+        .collect()
 }
 
 /// Prints a result, and writes it as JSON where asked.

@@ -4,6 +4,7 @@ use super::super::AppState;
 use crate::openai::{ApiError, ErrorBody, ModelCard, ModelList};
 use crate::serving::ServedModel;
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 
 fn card(model: &ServedModel, id: &str) -> ModelCard {
@@ -42,8 +43,9 @@ pub(in crate::http) async fn list_models(State(state): State<AppState>) -> Json<
 )]
 pub(in crate::http) async fn retrieve_model(
     State(state): State<AppState>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelCard>, ApiError> {
+    let Path(id) = id.map_err(|error| ApiError::invalid("model", error.body_text()))?;
     let entry = state.model(Some(&id))?;
     Ok(Json(card(&entry.model, &id)))
 }

@@ -31,7 +31,11 @@ pub(in crate::http) async fn create_tokens(
         TokenizeInput::Prompt { text, add_special } => {
             prepare::encode_raw(model, text, *add_special).await?
         }
-        TokenizeInput::Chat(conversation) => prepare::render(model, conversation).await?.tokens,
+        TokenizeInput::Chat(conversation) => {
+            prepare::render(model, conversation, prepare::Length::Any)
+                .await?
+                .tokens
+        }
     };
     let strings = |ids: &[u32]| {
         ids.iter()

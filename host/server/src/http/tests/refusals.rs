@@ -303,3 +303,73 @@ async fn keys_are_asked_for_where_they_matter() {
         "ApiKeys(2 keys)"
     );
 }
+
+#[tokio::test]
+async fn compressed_bodies_and_odd_paths_are_refused_in_the_same_shape() {
+    let server = server();
+    let request = Request::post(COMPLETIONS)
+        .header("content-encoding", "gzip")
+        .body(Body::from("\u{1f}"))
+        .unwrap();
+    assert_eq!(
+        check(&server.send(request).await, 415)["code"],
+        "content_encoding"
+    );
+    assert_eq!(
+        check(&server.get("/v1/models/%ff").await, 400)["param"],
+        "model"
+    );
+}
+
+#[tokio::test]
+async fn nothing_left_to_choose_is_the_clients_mistake() {
+    let server = server();
+    let end = server.model.stop_tokens[0];
+    let body = json!({"prompt": "x", "allowed_token_ids": [end], "min_tokens": 1, "max_tokens": 2});
+    assert_eq!(
+        check(&server.post(COMPLETIONS, &body).await, 400)["param"],
+        "allowed_token_ids"
+    );
+    let documents = json!({"messages": [{"role": "user", "content": "x"}], "documents": ["x"]});
+    assert_eq!(
+        check(&server.post(CHAT, &documents).await, 400)["param"],
+        "documents"
+    );
+}
+
+#[tokio::test]
+async fn texts_that_no_encoding_fits_are_refused_unencoded() {
+    let server = server();
+    let longest = server.model.encoding.longest_token();
+    let text = "x".repeat(257 * longest);
+    let said = check(
+        &server
+            .post(COMPLETIONS, &json!({"prompt": [text, "x"]}))
+            .await,
+        400,
+    );
+    assert_eq!(
+        (&said["code"], &said["param"]),
+        (&json!("context_length_exceeded"), &json!("prompt"))
+    );
+    assert!(
+        said["message"]
+            .as_str()
+            .unwrap()
+            .contains(&text.len().to_string()),
+        "{said}"
+    );
+    let chat = json!({"messages": [{"role": "user", "content": text}]});
+    assert_eq!(
+        check(&server.post(CHAT, &chat).await, 400)["code"],
+        "context_length_exceeded"
+    );
+    // Counting is what /tokenize is for.
+    assert_eq!(
+        server
+            .post("/tokenize", &json!({"prompt": text}))
+            .await
+            .status,
+        200
+    );
+}

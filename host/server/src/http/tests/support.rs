@@ -4,6 +4,7 @@ use crate::http::{AppState, HttpConfig, router};
 use crate::serving::{
     Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned, SamplingDefaults, ServedModel,
 };
+use crate::text::EncodingLimits;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use futures::FutureExt as _;
@@ -375,6 +376,7 @@ impl Setup {
             created: 1_700_000_000,
             max_model_len: CONTEXT,
             vocab: VOCAB,
+            encoding: EncodingLimits::of(&tokenizer),
             tokenizer,
             engine: EngineThread::spawn(Engine::new(reciter, self.engine)).unwrap(),
             guests: Arc::new(FakeGuests(Arc::clone(&guests))),

@@ -140,3 +140,34 @@ fn prompts_come_in_four_kinds() {
         );
     }
 }
+
+#[test]
+fn only_objects_are_requests() {
+    for body in [
+        r#"["tiny"]"#,
+        "[]",
+        r#""x""#,
+        "null",
+        "5",
+        "-1",
+        "true",
+        " [1]",
+    ] {
+        match parse::<SamplingFields>(body.as_bytes()).unwrap_err() {
+            ApiError::Invalid {
+                param: None,
+                message,
+            } => assert!(message.contains("not an object"), "{body}: {message}"),
+            other => panic!("{body}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_repeated_field_is_named() {
+    let twice = r#"{"max_tokens": 1, "max_tokens": 2}"#;
+    assert_eq!(
+        param::<SamplingFields>(twice).as_deref(),
+        Some("max_tokens")
+    );
+}

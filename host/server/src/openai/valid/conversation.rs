@@ -57,7 +57,7 @@ impl ValidConversation {
     /// # Errors
     /// With the place at fault.
     pub fn new(fields: ConversationFields) -> Result<Self, ApiError> {
-        let messages = fields.messages.unwrap_or_default();
+        let mut messages = fields.messages.unwrap_or_default();
         if messages.is_empty() {
             return Err(ApiError::invalid(
                 "messages",
@@ -67,6 +67,7 @@ impl ValidConversation {
         for (i, message) in messages.iter().enumerate() {
             check_message(&format!("messages[{i}]"), message)?;
         }
+        messages.iter_mut().for_each(fill_content);
         let tools = fields.tools.unwrap_or_default();
         for (i, tool) in tools.iter().enumerate() {
             check_tool(&format!("tools[{i}]"), tool)?;
@@ -88,6 +89,16 @@ impl ValidConversation {
                     "`chat_template_kwargs` must not set {key:?}, which the server itself gives to the template"
                 ),
             ));
+        }
+        for (i, document) in fields.documents.iter().flatten().enumerate() {
+            if !document.is_object() {
+                return Err(ApiError::invalid(
+                    "documents",
+                    format!(
+                        "`documents[{i}]` must be an object, such as {{\"title\": …, \"text\": …}}"
+                    ),
+                ));
+            }
         }
         let continue_final_message = fields.continue_final_message.unwrap_or(false);
         if continue_final_message && fields.add_generation_prompt == Some(true) {
@@ -185,6 +196,15 @@ fn check_message(place: &str, message: &Value) -> Result<(), ApiError> {
         }
     }
     check_tool_calls(place, message.get("tool_calls"))
+}
+
+/// An answer of tool calls alone has no content; many templates append it all the same, so it is empty, as in vLLM.
+fn fill_content(message: &mut Value) {
+    if let Some(fields) = message.as_object_mut()
+        && fields.get("content").is_none_or(Value::is_null)
+    {
+        fields.insert("content".to_owned(), Value::String(String::new()));
+    }
 }
 
 fn check_part(place: &str, part: &Value) -> Result<(), ApiError> {

@@ -285,6 +285,20 @@ impl ValidParams {
         self.cache_salt.as_deref()
     }
 
+    /// Whether `allowed_token_ids` allows a token that is not banned otherwise.
+    #[must_use]
+    pub fn allows_any(&self, banned: impl Fn(u32) -> bool) -> bool {
+        let allowed = self
+            .sampler
+            .get("allowed_token_ids")
+            .and_then(Value::as_array);
+        allowed.is_none_or(|ids| {
+            ids.iter()
+                .filter_map(|id| u32::try_from(id.as_u64()?).ok())
+                .any(|id| !banned(id))
+        })
+    }
+
     /// The sampler guest's request: what [`crate::serving::Guests::plan`] describes.
     #[must_use]
     pub fn sampler_request(&self, bad_words: &[Vec<u32>]) -> String {
