@@ -34,6 +34,7 @@ cargo test --workspace --doc --quiet
 
 if [ "${1:-}" != fast ]; then
   step "end to end"
-  cargo build --quiet -p guesthouse-server --bin guesthouse --example offline
+  # The same targets as above: nothing is built again with other features.
+  cargo build --quiet --workspace --all-targets
   tests/e2e/run.sh target/debug/guesthouse
 fi
