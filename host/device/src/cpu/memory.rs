@@ -8,7 +8,11 @@ use crate::error::{DeviceError, Result};
 
 /// 64-byte aligned zeroed bytes of fixed address. Large ones cost nothing until touched.
 pub(crate) struct Buffer {
+    /// First aligned byte, of `size`.
     ptr: *mut u8,
+    size: usize,
+    /// What was allocated.
+    base: *mut u8,
     layout: Layout,
 }
 
@@ -17,24 +21,38 @@ unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
+/// Alignment of a buffer's first byte: a cache line.
+const LINE: usize = 64;
+/// What the allocator gives zeroed without touching it: large zeroed blocks of a larger alignment are written at once,
+/// which would make the whole KV cache resident before its first use.
+const LAZY: usize = 16;
+
 impl Buffer {
-    /// Allocates `bytes`, at least 64.
+    /// Allocates `bytes`, at least 64. Pages become resident when they are first used.
     pub(crate) fn zeroed(bytes: usize, what: &'static str) -> Result<Self> {
         let error = DeviceError::Memory { what, bytes };
-        let Ok(layout) = Layout::from_size_align(bytes.max(64), 64) else {
+        let size = bytes.max(LINE);
+        let padded = size.checked_add(LINE);
+        let Some(layout) = padded.and_then(|n| Layout::from_size_align(n, LAZY).ok()) else {
             return Err(error);
         };
         // SAFETY: the layout's size is not zero.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        if ptr.is_null() {
-            Err(error)
-        } else {
-            Ok(Self { ptr, layout })
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            return Err(error);
         }
+        // SAFETY: at most LINE - 1 bytes into an allocation of size + LINE bytes.
+        let ptr = unsafe { base.add(base.align_offset(LINE).min(LINE)) };
+        Ok(Self {
+            ptr,
+            size,
+            base,
+            layout,
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.layout.size()
+        self.size
     }
 
     pub(crate) fn floats(&self) -> *mut f32 {
@@ -45,7 +63,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.ptr, self.layout) };
+        unsafe { dealloc(self.base, self.layout) };
     }
 }
 

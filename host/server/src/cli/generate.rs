@@ -187,7 +187,7 @@ fn line(index: usize, custom_id: Option<&Value>, answer: Result<Value, LlmError>
     match answer {
         Ok(response) => line["response"] = response,
         Err(LlmError::Request { message, param }) => {
-            line["error"] = json!({ "message": message, "param": param })
+            line["error"] = json!({ "message": message, "param": param });
         }
         Err(other) => line["error"] = json!({ "message": other.to_string(), "param": null }),
     }
