@@ -3,7 +3,7 @@
 //! `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE` mean what they mean there.
 
 use super::{LocalModel, ModelRef, SourceError};
-use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use hf_hub::api::sync::ApiBuilder;
 use hf_hub::{Cache, Repo, RepoType};
 use std::path::{Path, PathBuf};
 
@@ -97,7 +97,7 @@ pub(super) fn fetch(
     let wanted = choose(repo, &names, file)?;
     let mut paths = Vec::new();
     for name in &wanted {
-        paths.push(get(&api, name).map_err(|e| fail(format!("{name}: {e}")))?);
+        paths.push(api.get(name).map_err(|e| fail(format!("{name}: {e}")))?);
     }
     locate(&wanted, &paths).ok_or_else(|| fail("nothing to load".into()))
 }
@@ -148,10 +148,6 @@ fn choose(repo: &str, names: &[&str], file: Option<&str>) -> Result<Vec<String>,
         [] => Err(no_weights("no weights at all".into())),
         many => Err(no_weights(format!("name one of its files, {repo}/{}", many.join(&format!(" or {repo}/"))))),
     }
-}
-
-fn get(api: &ApiRepo, name: &str) -> Result<PathBuf, hf_hub::api::sync::ApiError> {
-    api.get(name)
 }
 
 fn cached(handle: Repo, file: Option<&str>) -> Option<LocalModel> {
