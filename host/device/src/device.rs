@@ -85,6 +85,11 @@ pub trait Device: Send {
     /// Bytes held.
     fn memory(&self) -> MemoryUse;
 
+    /// Bytes per second that a large copy reads and writes, where measured.
+    fn bandwidth(&self) -> Option<f64> {
+        None
+    }
+
     /// Copies KV blocks.
     ///
     /// # Errors

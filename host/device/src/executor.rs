@@ -32,6 +32,7 @@ type Outcome = (Ticket, std::result::Result<StepOutput, ExecutorError>);
 pub struct DeviceExecutor {
     info: ExecutorInfo,
     memory: MemoryUse,
+    bandwidth: Option<f64>,
     jobs: Option<Sender<Job>>,
     outcomes: Receiver<Outcome>,
     /// Outcomes that came before they were asked for.
@@ -46,6 +47,7 @@ impl DeviceExecutor {
     /// When the thread cannot be started.
     pub fn start<D: Device + 'static>(device: D) -> Result<Self> {
         let (info, memory) = (device.info().clone(), device.memory());
+        let bandwidth = device.bandwidth();
         let (jobs, todo) = channel();
         let (done, outcomes) = channel();
         let thread = std::thread::Builder::new()
@@ -55,6 +57,7 @@ impl DeviceExecutor {
         Ok(Self {
             info,
             memory,
+            bandwidth,
             jobs: Some(jobs),
             outcomes,
             early: BTreeMap::new(),
@@ -66,6 +69,12 @@ impl DeviceExecutor {
     #[must_use]
     pub fn memory(&self) -> MemoryUse {
         self.memory
+    }
+
+    /// Bytes per second that a large copy reads and writes, where the device has measured it.
+    #[must_use]
+    pub fn bandwidth(&self) -> Option<f64> {
+        self.bandwidth
     }
 
     fn send(&self, during: &'static str, job: Job) -> std::result::Result<(), ExecutorError> {

@@ -48,7 +48,7 @@
 //! ```
 
 mod cpu;
-mod cuda;
+pub mod cuda;
 mod device;
 mod error;
 mod executor;
@@ -59,7 +59,7 @@ pub mod weights_eval;
 pub use cpu::bench;
 pub use cpu::check::{KernelCheck, check_kernels, instruction_set};
 pub use cpu::{CpuDevice, CpuOptions, KvBudget, LoadProgress, sample};
-pub use cuda::CudaDevice;
+pub use cuda::{CudaDevice, CudaDtype, CudaGraphs, CudaOptions, KvMemory, Numerics};
 pub use device::{Batch, BatchRow, Device, Draw, MemoryUse, Score};
 pub use error::{DeviceError, Result};
 pub use executor::DeviceExecutor;

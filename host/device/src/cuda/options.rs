@@ -1,0 +1,109 @@
+//! What the CUDA device is told at load.
+
+use std::path::PathBuf;
+
+/// Type of weights and activations on the GPU; sums are f32 in every case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CudaDtype {
+    /// The upper half of an f32.
+    Bf16,
+    /// IEEE 754 binary16.
+    F16,
+    /// IEEE 754 binary32, without TF32.
+    F32,
+}
+
+impl CudaDtype {
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    /// As the command line writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bfloat16",
+            Self::F16 => "float16",
+            Self::F32 => "float32",
+        }
+    }
+}
+
+/// Memory for keys and values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KvMemory {
+    /// What is left of this share of the GPU's whole memory after weights, activations, graphs and what other programs
+    /// hold (`--gpu-memory-utilization`).
+    Utilization(f64),
+    /// So many bytes, divided among the groups.
+    Bytes(usize),
+    /// So many blocks in each group.
+    Blocks(u32),
+}
+
+/// How decode steps are launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CudaGraphs {
+    /// As CUDA graphs, captured per batch bucket.
+    #[default]
+    Captured,
+    /// Kernel by kernel (`--enforce-eager`).
+    Eager,
+}
+
+/// Whether a row's results may depend on what else is in its batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numerics {
+    /// Kernels, tiles and splits are chosen for the batch at hand; results agree within rounding.
+    #[default]
+    Fast,
+    /// Results are bitwise the same in every batch (`--batch-invariant`).
+    BatchInvariant,
+}
+
+/// Sizes and choices of a CUDA device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CudaOptions {
+    /// Which GPU, as CUDA counts those that `CUDA_VISIBLE_DEVICES` leaves.
+    pub ordinal: usize,
+    /// Type of weights and activations.
+    pub dtype: CudaDtype,
+    /// Memory for keys and values.
+    pub kv: KvMemory,
+    /// Positions per block, a multiple of 16.
+    pub block_size: u32,
+    /// Most tokens in one step.
+    pub max_step_tokens: u32,
+    /// Sequences that can run at once.
+    pub max_slots: u32,
+    /// Longest sequence, tokens.
+    pub max_len: u32,
+    /// How decode steps are launched.
+    pub graphs: CudaGraphs,
+    /// Whether results may depend on the batch.
+    pub numerics: Numerics,
+    /// Where compiled kernels and algorithm choices are kept; none keeps nothing.
+    pub cache_dir: Option<PathBuf>,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        Self {
+            ordinal: 0,
+            dtype: CudaDtype::Bf16,
+            kv: KvMemory::Utilization(0.92),
+            block_size: 16,
+            max_step_tokens: 8192,
+            max_slots: 256,
+            max_len: 8192,
+            graphs: CudaGraphs::Captured,
+            numerics: Numerics::Fast,
+            cache_dir: None,
+        }
+    }
+}
