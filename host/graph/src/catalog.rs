@@ -14,6 +14,9 @@ pub enum Lookup {
     Present(TensorInfo),
     /// There is no checkpoint: take whatever shape the guest states, stored plainly.
     Assumed(DType),
+    /// There is no checkpoint either, and models have this tensor only where their config says so: asking whether it
+    /// exists finds nothing, using it works as for [`Lookup::Assumed`].
+    OnDemand(DType),
     /// The checkpoint lacks it.
     Absent,
 }
@@ -92,6 +95,35 @@ impl Catalog for AssumedCatalog {
     fn lookup(&self, name: &str) -> Lookup {
         if (self.absent)(name) || self.absent_names.contains(name) {
             Lookup::Absent
+        } else {
+            Lookup::Assumed(self.dtype)
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// A catalog for dummy weights: what the guest uses exists, and what it only asks about is answered as the usual
+/// checkpoint of the config would. Linear biases that no config demands and GGUF's rope factors are not there; biases of
+/// layer norms, norms on queries and keys, and an output head are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DummyCatalog {
+    /// Type of every tensor's elements.
+    pub dtype: DType,
+}
+
+impl Catalog for DummyCatalog {
+    fn lookup(&self, name: &str) -> Lookup {
+        let mut parts = name.rsplit('.');
+        let (last, of) = (
+            parts.next().unwrap_or_default(),
+            parts.next().unwrap_or_default(),
+        );
+        let norm = of.contains("norm") || of.starts_with("ln_");
+        if (last == "bias" && !norm) || name == "rope_freqs.weight" {
+            Lookup::OnDemand(self.dtype)
         } else {
             Lookup::Assumed(self.dtype)
         }

@@ -11,7 +11,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `dtype`, `scheme` | element types, block types, sizes of rows |
-//! | `source`, `memory` | the trait, and a source of tensors in memory (tests, dummy weights) |
+//! | `source`, `memory` | the trait, and a source of tensors in memory (tests) |
+//! | `dummy` | made-up values for a model without a checkpoint |
 //! | `safetensors` | one file or a folder of shards |
 //! | `prefix` | names with and without `transformer.` or `model.` |
 //! | [`gguf`] | GGUF files as they are |
@@ -36,6 +37,7 @@
 //! ```
 
 mod dtype;
+mod dummy;
 mod error;
 pub mod gguf;
 mod json;
@@ -50,6 +52,7 @@ pub mod dequant;
 
 pub use dequant::dequantize;
 pub use dtype::DType;
+pub use dummy::{DummyFill, DummySource};
 pub use error::WeightsError;
 pub use gguf::Gguf;
 pub use gguf::hf::{GgufSource, GgufTokenizer};

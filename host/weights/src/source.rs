@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Scheme, WeightsError};
+use crate::{DummyFill, Scheme, WeightsError};
 
 /// Shape and storage scheme of a logical tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -81,4 +81,10 @@ pub trait WeightSource: Send + Sync {
     /// # Errors
     /// When the tensor does not exist or its bytes can no longer be read.
     fn read(&self, name: &str) -> Result<Cow<'_, [u8]>, WeightsError>;
+
+    /// How to make the tensor's values without reading it, where a source makes them up: a device fills its own memory
+    /// instead of receiving bytes. The tensor is plain, and [`WeightSource::read`] gives the same values.
+    fn dummy(&self, _name: &str) -> Option<DummyFill> {
+        None
+    }
 }

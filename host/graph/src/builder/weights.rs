@@ -9,7 +9,10 @@ impl GraphBuilder {
     /// Whether the checkpoint has a tensor of this name.
     #[must_use]
     pub fn has_param(&self, name: &str) -> bool {
-        self.catalog.lookup(name) != Lookup::Absent
+        matches!(
+            self.catalog.lookup(name),
+            Lookup::Present(_) | Lookup::Assumed(_)
+        )
     }
 
     /// Its shape, where there is a checkpoint to ask.
@@ -17,7 +20,7 @@ impl GraphBuilder {
     pub fn param_shape(&self, name: &str) -> Option<Vec<u32>> {
         match self.catalog.lookup(name) {
             Lookup::Present(info) => info.shape.iter().map(|&d| u32::try_from(d).ok()).collect(),
-            Lookup::Assumed(_) | Lookup::Absent => None,
+            Lookup::Assumed(_) | Lookup::OnDemand(_) | Lookup::Absent => None,
         }
     }
 
@@ -40,7 +43,7 @@ impl GraphBuilder {
                 }
                 info.scheme
             }
-            Lookup::Assumed(dtype) => Scheme::Plain(dtype),
+            Lookup::Assumed(dtype) | Lookup::OnDemand(dtype) => Scheme::Plain(dtype),
             Lookup::Absent => {
                 return Err(GraphError::MissingTensor {
                     at: self.at("param"),

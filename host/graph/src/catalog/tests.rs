@@ -16,6 +16,29 @@ fn an_assumed_checkpoint_lacks_what_models_often_lack() {
 }
 
 #[test]
+fn a_dummy_checkpoint_has_what_is_used_and_the_usual_rest() {
+    let catalog = DummyCatalog { dtype: DType::Bf16 };
+    let has = |name| catalog.lookup(name) == Lookup::Assumed(DType::Bf16);
+    assert!(has("lm_head.weight"));
+    assert!(has("model.layers.0.self_attn.q_norm.weight"));
+    assert!(has("transformer.h.0.ln_1.bias"));
+    for name in [
+        "model.layers.0.self_attn.q_proj.bias",
+        "rope_freqs.weight",
+        "lm_head.bias",
+    ] {
+        assert_eq!(catalog.lookup(name), Lookup::OnDemand(DType::Bf16));
+    }
+    let mut b = crate::GraphBuilder::new(
+        std::sync::Arc::new(catalog),
+        crate::BuilderLimits::default(),
+    );
+    let bias = "model.layers.0.self_attn.q_proj.bias";
+    assert!(!b.has_param(bias));
+    b.param(bias, &[8]).unwrap();
+}
+
+#[test]
 fn hints_are_the_closest_names() {
     let names: Vec<String> = (0..9)
         .map(|i| format!("transformer.h.{i}.ln_1.weight"))
