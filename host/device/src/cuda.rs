@@ -1,6 +1,12 @@
 //! NVIDIA GPUs: not in this build. Everything here returns an error that says so.
 
+mod blas;
 pub mod check;
+mod compiler;
+mod driver;
+mod launch;
+mod libs;
+mod ops;
 mod options;
 
 pub use options::{CudaDtype, CudaGraphs, CudaOptions, KvMemory, Numerics};

@@ -55,6 +55,27 @@ pub enum DeviceError {
         /// How much.
         bytes: usize,
     },
+    /// A kernel did not compile or load.
+    #[error(
+        "kernel {file}: {what}; this is a bug unless a library is damaged, see `guesthouse doctor`"
+    )]
+    Kernel {
+        /// Path below `kernels/`.
+        file: String,
+        /// What the compiler or the driver said.
+        what: String,
+    },
+    /// The GPU's driver or a library refused something.
+    #[error("the GPU failed while {doing}: {what}; see `guesthouse doctor` and the system's log")]
+    Gpu {
+        /// What was being done.
+        doing: &'static str,
+        /// What was said.
+        what: String,
+    },
+    /// Too little memory is left on the GPU.
+    #[error("{0}")]
+    GpuMemory(String),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}; check the process limits")]
     Thread(#[from] std::io::Error),
@@ -87,6 +108,9 @@ impl DeviceError {
             Self::Weight { .. } => "device_weight",
             Self::Option { .. } => "device_option",
             Self::Memory { .. } => "device_memory",
+            Self::Kernel { .. } => "device_kernel",
+            Self::Gpu { .. } => "device_gpu",
+            Self::GpuMemory(_) => "device_gpu_memory",
             Self::Thread(_) => "device_thread",
             Self::Step { .. } => "device_step",
             Self::Absent { .. } => "device_absent",

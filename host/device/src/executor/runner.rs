@@ -1,6 +1,7 @@
 //! Steps on the device's thread: checks a plan, resolves its tokens, runs it.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
 
 use guesthouse_engine::{
     Input, Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan,
@@ -134,6 +135,7 @@ impl<D: Device> Runner<D> {
             ticket,
             samples,
             prompt_logprobs: step.prompt_logprobs,
+            exposed: Duration::ZERO,
         })
     }
 

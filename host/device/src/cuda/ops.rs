@@ -1,0 +1,225 @@
+//! Instructions: launches with all operands resolved when the model was loaded.
+
+use guesthouse_graph::{Rows, ValueType};
+
+use super::driver::Gpu;
+use crate::error::Result;
+
+// One file per kind of kernel: parameters, choice of variant, launch.
+
+/// Where a value lives, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Which arena.
+    pub arena: Rows,
+    /// Bytes per row of the arena before this value's buffer.
+    pub base: usize,
+    /// Bytes from row to row.
+    pub stride: usize,
+    /// Bytes into the row.
+    pub offset: usize,
+    /// Elements per row.
+    pub width: usize,
+    /// Element type.
+    pub ty: ValueType,
+    /// Bytes of an element.
+    pub element: usize,
+}
+
+impl Place {
+    /// Part of the value: `width` elements from element `start` on.
+    pub(crate) fn columns(&self, start: usize, width: usize) -> Self {
+        debug_assert!(start + width <= self.width);
+        Self {
+            offset: self.offset + start * self.element,
+            width,
+            ..*self
+        }
+    }
+
+    /// Whether rows begin at multiples of 16 bytes, whatever the number of rows.
+    pub(crate) fn is_aligned(&self) -> bool {
+        // Buffers begin at multiples of 64 bytes.
+        self.stride.is_multiple_of(16) && self.offset.is_multiple_of(16)
+    }
+}
+
+/// Rows of a value in one step: `Rows<T>` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    /// Address of element 0 of row 0.
+    pub data: u64,
+    /// Elements from row to row; 0 repeats one row.
+    pub stride: i64,
+}
+
+/// `Batch` of the kernels: device addresses of a step's arrays, and their lengths.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BatchArgs {
+    /// `[T]` ids.
+    pub tokens: u64,
+    /// `[T]`
+    pub positions: u64,
+    /// `[T]`, -1 for padding.
+    pub row_of: u64,
+    /// `[R + 1]` first token of each row.
+    pub first: u64,
+    /// `[R]` cache positions after this step; 0 for padding.
+    pub kv_len: u64,
+    /// `[R]` line of the block tables.
+    pub slot: u64,
+    /// `[R]`
+    pub prompt_len: u64,
+    /// `[O]` token of each output row.
+    pub outputs: u64,
+    /// T.
+    pub token_count: i32,
+    /// R.
+    pub row_count: i32,
+    /// O.
+    pub output_count: i32,
+    /// Keeps the size a multiple of 8.
+    pub padding: i32,
+}
+
+/// `Cache` of the kernels: one layer's keys and values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CacheArgs {
+    /// `[blocks, heads, block_size, k_dim]`
+    pub keys: u64,
+    /// `[blocks, heads, block_size, v_dim]`
+    pub values: u64,
+    /// `[slots, table_stride]`
+    pub tables: u64,
+    pub table_stride: i32,
+    pub heads: i32,
+    pub k_dim: i32,
+    pub v_dim: i32,
+    pub block_size: i32,
+    /// Keeps the size a multiple of 8.
+    pub padding: i32,
+}
+
+/// One sequence of a step, for planning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlanRow {
+    /// Row of the batch.
+    pub row: u32,
+    /// Line of the block tables.
+    pub slot: u32,
+    /// Its first token.
+    pub first: u32,
+    /// Tokens that it computes.
+    pub len: u32,
+    /// Cache positions once they are written; `kv_len - len` is the position of the first.
+    pub kv_len: u32,
+}
+
+/// Bounds on any step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Tokens of one step.
+    pub tokens: u32,
+    /// Rows of one step.
+    pub rows: u32,
+    /// Output rows computed at a time.
+    pub outputs: u32,
+    /// Positions of a sequence.
+    pub len: u32,
+    /// Positions of a block.
+    pub block_size: u32,
+}
+
+/// Divides a step's attention among blocks, on the host. What it writes is in device memory when the step runs, at an
+/// address that never changes. Layers of equal geometry share one planner.
+pub(crate) trait Planner: Send {
+    /// Most 32-bit words that it writes.
+    fn capacity(&self, limits: &Limits) -> usize;
+
+    /// Appends the plan of a step to `out`. `rows` are the step's real rows: no padding.
+    fn plan(&mut self, rows: &[PlanRow], out: &mut Vec<i32>);
+}
+
+/// A planner of the program, by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlanSlot(pub usize);
+
+/// Where a planner's words are in this step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlanArgs {
+    /// Device address.
+    pub address: u64,
+    /// Words written; a captured graph must not depend on it.
+    pub words: u32,
+}
+
+/// What kind of step runs. Captured graphs are of the first kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepKind {
+    /// Every row advances by one token; counts are those of a bucket.
+    Decode,
+    /// Anything.
+    Mixed,
+}
+
+/// A step as instructions see it.
+pub(crate) struct Step<'a> {
+    pub gpu: &'a Gpu,
+    pub kind: StepKind,
+    /// Counts are T, R and O with padding.
+    pub batch: BatchArgs,
+    /// Rows that advance by one token and by more; the latter is 0 in a decode step.
+    pub single_rows: u32,
+    pub long_rows: u32,
+    /// Addresses of the token, output and broadcast arenas.
+    pub arenas: [u64; 3],
+    /// One per planner.
+    pub plans: &'a [PlanArgs],
+    /// Memory that instructions may use until they end, of the size they asked for.
+    pub scratch: u64,
+}
+
+impl Step<'_> {
+    /// Rows of an arena in this step.
+    pub(crate) fn rows(&self, arena: Rows) -> u32 {
+        match arena {
+            Rows::Tokens => self.batch.token_count as u32,
+            Rows::Outputs => self.batch.output_count as u32,
+            Rows::Broadcast => 1,
+        }
+    }
+
+    /// A value. A broadcast value has stride 0.
+    pub(crate) fn tensor(&self, place: &Place) -> Tensor {
+        let rows = self.rows(place.arena) as usize;
+        let (arena, stride) = match place.arena {
+            Rows::Tokens => (self.arenas[0], place.stride),
+            Rows::Outputs => (self.arenas[1], place.stride),
+            Rows::Broadcast => (self.arenas[2], 0),
+        };
+        Tensor {
+            data: arena + (place.base * rows + place.offset) as u64,
+            stride: (stride / place.element) as i64,
+        }
+    }
+
+    /// What a planner wrote.
+    pub(crate) fn plan(&self, slot: PlanSlot) -> PlanArgs {
+        self.plans.get(slot.0).copied().unwrap_or_default()
+    }
+}
+
+/// One or more launches.
+pub(crate) trait Instr: Send {
+    /// Enqueues them.
+    ///
+    /// # Errors
+    /// When a kernel does not compile or the driver refuses a launch.
+    fn launch(&self, step: &Step<'_>) -> Result<()>;
+
+    /// For messages and profiles, such as `linear`.
+    fn name(&self) -> &'static str;
+}
