@@ -17,6 +17,7 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
         return Ok(());
     };
     check(state, &step, &output)?;
+    state.stats.exposed_nanos += u64::try_from(output.exposed.as_nanos()).unwrap_or(u64::MAX);
     let mut scores = output.prompt_logprobs.into_iter();
     for row in &step.rows {
         let entries = if row.scores_prompt {

@@ -408,6 +408,7 @@ impl Executor for MockExecutor {
             ticket,
             samples,
             prompt_logprobs,
+            exposed: std::time::Duration::ZERO,
         })
     }
 }

@@ -25,6 +25,8 @@ pub struct Stats {
     pub steps: u64,
     /// Counter: tokens computed, over all steps.
     pub step_tokens: u64,
+    /// Counter: nanoseconds that the device waited for the host between steps; zero where it is not measured.
+    pub exposed_nanos: u64,
     /// Counter: steps in which at least one sequence decoded.
     pub decode_steps: u64,
     /// Counter: rows that decoded, over all steps.

@@ -3,6 +3,7 @@
 use crate::{BlockId, GroupId, RandomKey, SamplingPlan, Slot, Ticket, TokenId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Everything the executor needs for one step. Parts apply in field order.
 ///
@@ -110,6 +111,9 @@ pub struct StepOutput {
     pub samples: Vec<SampleOutcome>,
     /// One entry per row with [`Row::prompt_logprobs`], in row order.
     pub prompt_logprobs: Vec<PromptLogprobs>,
+    /// How long the device waited for the host before this step: between the end of the step before and the start of this
+    /// one, where this one was wanted. Zero where it is not measured.
+    pub exposed: Duration,
 }
 
 /// Result of one sample task.

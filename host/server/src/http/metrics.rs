@@ -346,6 +346,18 @@ impl TextFormat {
             self.histogram("vllm:iteration_tokens_total", model.name, &steps);
         }
         self.family(
+            "guesthouse:step_exposed_seconds",
+            "summary",
+            "Time per engine step that the device waited for the host.",
+        );
+        for model in models {
+            let labels = [("model_name", model.name)];
+            let seconds = model.stats.exposed_nanos as f64 * 1e-9;
+            self.sample("guesthouse:step_exposed_seconds_sum", &labels, seconds);
+            let steps = model.stats.steps as f64;
+            self.sample("guesthouse:step_exposed_seconds_count", &labels, steps);
+        }
+        self.family(
             "guesthouse:max_model_len",
             "gauge",
             "Longest sequence, tokens.",

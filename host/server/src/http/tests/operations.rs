@@ -97,6 +97,7 @@ async fn metrics_have_vllms_names_and_count() {
         ("vllm:request_params_n", "histogram"),
         ("vllm:request_params_max_tokens", "histogram"),
         ("vllm:iteration_tokens_total", "histogram"),
+        ("guesthouse:step_exposed_seconds", "summary"),
     ] {
         assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name}");
         assert_eq!(
@@ -128,6 +129,10 @@ async fn metrics_have_vllms_names_and_count() {
         value(r#"vllm:time_to_first_token_seconds_count{model_name="org/tiny"}"#),
         3.0
     );
+    // The scripted device says 40 µs for each collected step.
+    let exposed = value(r#"guesthouse:step_exposed_seconds_sum{model_name="org/tiny"}"#);
+    let steps = value(r#"guesthouse:step_exposed_seconds_count{model_name="org/tiny"}"#);
+    assert!(exposed > 79e-6 && exposed <= steps * 40.1e-6, "{exposed}");
     assert_eq!(
         value(r#"vllm:inter_token_latency_seconds_count{model_name="org/tiny"}"#),
         3.0 + 3.0 + 1.0

@@ -142,6 +142,7 @@ impl Executor for Reciter {
             ticket: plan.ticket,
             samples,
             prompt_logprobs,
+            exposed: Duration::from_micros(40),
         });
         Ok(plan.ticket)
     }
