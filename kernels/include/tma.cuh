@@ -1,5 +1,5 @@
-// Asynchronous copies into shared memory and what they need: mbarriers, bulk and tensor copies (sm_90+), the older
-// cp.async (sm_80+), named barriers, clusters.
+// Asynchronous copies into shared memory and what they need: mbarriers, bulk and tensor copies (sm_90+), named
+// barriers, clusters. The older cp.async stands in mma.cuh.
 //
 // Shared-memory addresses are 32-bit (`smem_address`). An mbarrier is a u64 in shared memory, 8-byte aligned; one thread
 // initialises it, calls `mbarrier_fence_init` and the block synchronises before anyone uses it. A wait for `parity` p
@@ -29,17 +29,6 @@ DEVICE bool elect_one() {
 // Barrier `id` (1..15; 0 is __syncthreads) among `threads` threads, a multiple of 32.
 DEVICE void named_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 DEVICE void named_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-
-// ---- sm_80: cp.async of 16 bytes a thread. `valid` bytes are read, the rest of the 16 are zero.
-DEVICE void copy16(u32 smem, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(global) : "memory");
-}
-DEVICE void copy16_zfill(u32 smem, const void* global, u32 valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(valid) : "memory");
-}
-DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most N of this thread's committed groups are unfinished.
-template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
