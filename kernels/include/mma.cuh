@@ -43,6 +43,13 @@ DEVICE void ldmatrix_transposed(u32 (&r)[2], u32 address) {
                : "memory");
 }
 
+// An 8 x 8 matrix of 16-bit elements across the warp, transposed: turns a C tile, packed, into B of the next product.
+DEVICE u32 transposed(u32 x) {
+  u32 y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // d += a * b. T is bf16 or f16.
 template <class T> DEVICE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
 template <> DEVICE void mma<bf16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
