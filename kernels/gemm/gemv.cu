@@ -33,6 +33,9 @@
 #ifndef SPLIT
 #define SPLIT 1
 #endif
+#ifndef POLICY
+#define POLICY L2_EVICT_FIRST
+#endif
 #ifndef WARPS
 #define WARPS 8
 #endif
@@ -173,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
       if (lane < ROWS) {
         const int row = min(tile * ROWS + lane, p.n - 1);
         bulk_load(shared + s * STAGE_BYTES + lane * ROW_BYTES, base + row * pitch + (work.from + chunk * CHUNK) * 2, bytes,
-                  &full[s], L2_EVICT_FIRST);
+                  &full[s], POLICY);
       }
       if (++chunk == work.chunks) {
         chunk = 0;
