@@ -1,5 +1,7 @@
 //! What a device must be able to do, and the batch that it is given.
 
+use std::time::Duration;
+
 use guesthouse_engine::{
     BlockCopy, BlockId, ExecutorInfo, RandomKey, SampleOutcome, Sampled, SamplingPlan, Ticket,
     TokenId,
@@ -19,11 +21,13 @@ pub struct MemoryUse {
     pub arena: usize,
 }
 
-/// The tokens of one step, resolved: no reference to other steps is left.
+/// The tokens of one step.
 #[derive(Clone, Debug)]
 pub struct Batch<'a> {
-    /// Ids, row after row.
+    /// Ids, row after row. Those that `feeds` names are not known yet and stand as 0.
     pub tokens: &'a [TokenId],
+    /// Tokens that earlier, unfinished steps choose; empty unless [`Device::feeding`] allows them.
+    pub feeds: &'a [Feed],
     /// Sequences, in order of their tokens.
     pub rows: &'a [BatchRow<'a>],
     /// Indices into `tokens` whose logits are kept for [`Device::sample`].
@@ -32,9 +36,44 @@ pub struct Batch<'a> {
     pub scored: &'a [Score],
 }
 
+/// A token that an unfinished step chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feed {
+    /// Index into [`Batch::tokens`].
+    pub token: usize,
+    /// The step.
+    pub ticket: Ticket,
+    /// Index of the draw in that step's [`Device::sample`].
+    pub draw: usize,
+}
+
+/// Where a step's tokens may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feeding {
+    /// All are known on the host when a step is launched.
+    Host,
+    /// Those that a launched step chooses stay on the device, so that the next one need not wait for the host.
+    Device,
+}
+
+/// What a step produced.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Finished {
+    /// One per draw.
+    pub samples: Vec<SampleOutcome>,
+    /// One per [`Batch::scored`].
+    pub scores: Vec<Sampled>,
+    /// Time for which the device had nothing to do before this step, though it followed another directly.
+    pub exposed: Duration,
+}
+
 /// One sequence's part of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRow<'a> {
+    /// Slot of the sequence.
+    pub slot: u32,
+    /// Differs between all sequences that ever were in the slot.
+    pub generation: u64,
     /// Index of its first token in [`Batch::tokens`].
     pub first: usize,
     /// Position of that token.
@@ -96,16 +135,27 @@ pub trait Device: Send {
     /// When the device is lost.
     fn copy_blocks(&mut self, copies: &[BlockCopy]) -> Result<()>;
 
-    /// Runs the model over a batch; keeps the logits that `batch.sampled` names until [`Device::sample`] and returns
-    /// one entry per `batch.scored`.
-    ///
-    /// # Errors
-    /// When the device is lost.
-    fn forward(&mut self, ticket: Ticket, batch: &Batch<'_>) -> Result<Vec<Sampled>>;
+    /// Whether a batch may name tokens of unfinished steps.
+    fn feeding(&self) -> Feeding {
+        Feeding::Host
+    }
 
-    /// Chooses tokens from the logits of an earlier forward pass, which are dropped afterwards.
+    /// Begins to run the model over a batch and keeps the logits that `batch.sampled` names until [`Device::sample`].
     ///
     /// # Errors
     /// When the device is lost.
-    fn sample(&mut self, ticket: Ticket, draws: &[Draw<'_>]) -> Result<Vec<SampleOutcome>>;
+    fn forward(&mut self, ticket: Ticket, batch: &Batch<'_>) -> Result<()>;
+
+    /// Begins to choose tokens from the logits of the last forward pass, which are dropped afterwards. All earlier steps
+    /// are finished, so that histories are complete.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    fn sample(&mut self, ticket: Ticket, draws: &[Draw<'_>]) -> Result<()>;
+
+    /// Waits for a sampled step. Steps are finished in order.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    fn finish(&mut self, ticket: Ticket) -> Result<Finished>;
 }

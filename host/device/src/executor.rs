@@ -24,6 +24,8 @@ const STACK: usize = 4 << 20;
 enum Job {
     Launch(Box<StepPlan>),
     Sample(Ticket, Masks),
+    /// Results are waited for.
+    Collect(Ticket),
 }
 
 type Outcome = (Ticket, std::result::Result<StepOutput, ExecutorError>);
@@ -109,6 +111,10 @@ impl Executor for DeviceExecutor {
     }
 
     fn collect(&mut self, ticket: Ticket) -> std::result::Result<StepOutput, ExecutorError> {
+        if !self.early.contains_key(&ticket.0) {
+            // Ignored when the thread is gone: what it sent before is read below.
+            let _ = self.send("collect", Job::Collect(ticket));
+        }
         loop {
             if let Some(outcome) = self.early.remove(&ticket.0) {
                 return outcome;
@@ -129,38 +135,84 @@ impl Drop for DeviceExecutor {
 }
 
 /// The device's thread. After an error nothing more is run: every later step gets the same error.
-fn serve<D: Device>(mut runner: Runner<D>, todo: &Receiver<Job>, done: &Sender<Outcome>) {
-    let mut broken: Option<ExecutorError> = None;
+///
+/// A step's results are waited for when they are asked for, or when the next step is to be sampled, whichever is first: by
+/// then the device has that step's forward pass to do.
+fn serve<D: Device>(runner: Runner<D>, todo: &Receiver<Job>, done: &Sender<Outcome>) {
+    let mut served = Served {
+        runner,
+        done,
+        broken: None,
+    };
     while let Ok(job) = todo.recv() {
-        let (ticket, outcome) = match job {
+        if served.job(job).is_err() {
+            return;
+        }
+    }
+}
+
+struct Served<'a, D> {
+    runner: Runner<D>,
+    done: &'a Sender<Outcome>,
+    broken: Option<ExecutorError>,
+}
+
+/// Nobody listens any more.
+struct Gone;
+
+impl<D: Device> Served<'_, D> {
+    fn job(&mut self, job: Job) -> std::result::Result<(), Gone> {
+        match job {
             Job::Launch(plan) => {
                 let ticket = plan.ticket;
-                if broken.is_none()
-                    && let Err(e) = runner.launch(&plan)
+                if self.broken.is_none()
+                    && let Err(e) = self.runner.launch(&plan)
                 {
-                    broken = Some(failed("launch", &e));
+                    self.broken = Some(failed("launch", &e));
                 }
-                if broken.is_none() {
-                    continue;
+                self.refuse(ticket)
+            }
+            Job::Sample(ticket, masks) => {
+                if self.broken.is_some() {
+                    return Ok(());
                 }
-                (ticket, None)
+                self.finish_until(None)?;
+                if self.broken.is_some() {
+                    return self.refuse(ticket);
+                }
+                if let Err(e) = self.runner.sample(ticket, &masks) {
+                    self.broken = Some(failed("sample", &e));
+                    return self.refuse(ticket);
+                }
+                if self.runner.feeds_from_host() {
+                    self.finish_until(None)?;
+                }
+                Ok(())
             }
-            Job::Sample(ticket, masks) => match broken {
-                Some(_) => continue,
-                None => (ticket, Some(runner.sample(ticket, &masks))),
-            },
-        };
-        let outcome = match outcome {
-            Some(Ok(output)) => Ok(output),
-            Some(Err(e)) => {
-                let error = failed("sample", &e);
-                broken = Some(error.clone());
-                Err(error)
+            Job::Collect(ticket) => self.finish_until(Some(ticket)),
+        }
+    }
+
+    /// Finishes sampled steps, oldest first, up to `last`.
+    fn finish_until(&mut self, last: Option<Ticket>) -> std::result::Result<(), Gone> {
+        while self.broken.is_none()
+            && let Some(ticket) = self.runner.unfinished()
+            && last.is_none_or(|last| ticket.0 <= last.0)
+        {
+            let outcome = self.runner.finish(ticket).map_err(|e| failed("collect", &e));
+            if let Err(error) = &outcome {
+                self.broken = Some(error.clone());
             }
-            None => Err(broken.clone().unwrap_or_else(|| gone("launch"))),
-        };
-        if done.send((ticket, outcome)).is_err() {
-            return;
+            self.done.send((ticket, outcome)).map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+
+    /// Tells that a step will not come, if the device is broken.
+    fn refuse(&self, ticket: Ticket) -> std::result::Result<(), Gone> {
+        match &self.broken {
+            None => Ok(()),
+            Some(error) => self.done.send((ticket, Err(error.clone()))).map_err(|_| Gone),
         }
     }
 }

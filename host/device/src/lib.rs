@@ -60,7 +60,7 @@ pub use cpu::bench;
 pub use cpu::check::{KernelCheck, check_kernels, instruction_set};
 pub use cpu::{CpuDevice, CpuOptions, KvBudget, LoadProgress, sample};
 pub use cuda::{CudaDevice, CudaDtype, CudaGraphs, CudaOptions, KvMemory, Numerics};
-pub use device::{Batch, BatchRow, Device, Draw, MemoryUse, Score};
+pub use device::{Batch, BatchRow, Device, Draw, Feed, Feeding, Finished, MemoryUse, Score};
 pub use error::{DeviceError, Result};
 pub use executor::DeviceExecutor;
 pub use history::{Count, Counting, History};

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use guesthouse_graph::{Graph, Weight, WeightExpr, WeightId};
+use guesthouse_graph::{Graph, Op, Weight, WeightExpr, WeightId};
 use guesthouse_weights::{DType, Scheme, TensorInfo, WeightSource, dequantize};
 use half::{bf16, f16};
 
@@ -305,4 +305,32 @@ fn store<'a>(info: TensorInfo, values: &[f32]) -> std::result::Result<HostTensor
         info,
         bytes: Cow::Owned(bytes),
     })
+}
+
+/// Distinct weights that operations name; an estimate of the total that loading counts to.
+pub(crate) fn used(graph: &Graph) -> usize {
+    let mut ids = std::collections::HashSet::new();
+    for node in &graph.nodes {
+        match &node.op {
+            Op::Embedding { table } => ids.extend([*table]),
+            Op::WeightValue { weight } => ids.extend([*weight]),
+            Op::Linear { segments, .. } => {
+                ids.extend(segments.iter().map(|s| s.weight));
+                ids.extend(segments.iter().filter_map(|s| s.bias));
+            }
+            Op::RmsNorm(n) | Op::AddRmsNorm(n) => ids.extend(n.weight),
+            Op::LayerNorm(n) | Op::AddLayerNorm(n) => {
+                ids.extend(n.weight.into_iter().chain(n.bias));
+            }
+            Op::Attention(a) | Op::PagedAttention(a) => {
+                ids.extend(a.alibi.into_iter().chain(a.sinks));
+            }
+            _ => {}
+        }
+    }
+    let keys: std::collections::HashSet<std::result::Result<&str, WeightId>> = ids
+        .into_iter()
+        .map(|id| param_name(graph, id).ok_or(id))
+        .collect();
+    keys.len()
 }

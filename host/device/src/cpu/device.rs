@@ -18,7 +18,7 @@ use super::program::Crew;
 use super::sample;
 use super::simd::Isa;
 use super::weights::{LoadProgress, Loader};
-use crate::device::{Batch, Device, Draw, MemoryUse, Score};
+use crate::device::{Batch, Device, Draw, Finished, MemoryUse, Score};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
 
@@ -43,6 +43,8 @@ pub struct CpuDevice {
     crew: Crew,
     /// Logits kept for sampling, per ticket: `[sampled, vocab]`.
     pending: BTreeMap<u64, Vec<f32>>,
+    /// Results by ticket, until they are fetched.
+    finished: BTreeMap<u64, Finished>,
     /// Used buffers of that kind.
     spare: Vec<Vec<f32>>,
 }
@@ -127,6 +129,7 @@ impl CpuDevice {
             kv,
             crew: Crew::new(workers)?,
             pending: BTreeMap::new(),
+            finished: BTreeMap::new(),
             spare: Vec::new(),
         };
         device.run_once();
@@ -156,6 +159,7 @@ impl CpuDevice {
 
     fn run_once(&mut self) {
         let batch = Batch {
+            feeds: &[],
             tokens: &[],
             rows: &[],
             sampled: &[],
@@ -253,7 +257,7 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn forward(&mut self, ticket: Ticket, batch: &Batch<'_>) -> Result<Vec<Sampled>> {
+    fn forward(&mut self, ticket: Ticket, batch: &Batch<'_>) -> Result<()> {
         if batch.tokens.len() > self.info.max_step_tokens as usize {
             return Err(self.lost(ticket, format!("{} tokens in one step", batch.tokens.len())));
         }
@@ -312,12 +316,18 @@ impl Device for CpuDevice {
         let scores = scores
             .into_iter()
             .map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
-        scores
+        let scores = scores
             .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| self.lost(ticket, "a prompt token was not scored"))
+            .ok_or_else(|| self.lost(ticket, "a prompt token was not scored"))?;
+        let finished = Finished {
+            scores,
+            ..Finished::default()
+        };
+        self.finished.insert(ticket.0, finished);
+        Ok(())
     }
 
-    fn sample(&mut self, ticket: Ticket, draws: &[Draw<'_>]) -> Result<Vec<SampleOutcome>> {
+    fn sample(&mut self, ticket: Ticket, draws: &[Draw<'_>]) -> Result<()> {
         let Some(mut logits) = self.pending.remove(&ticket.0) else {
             return Err(self.lost(ticket, "sampled before its forward pass, or twice"));
         };
@@ -342,9 +352,17 @@ impl Device for CpuDevice {
         let outcomes = outcomes
             .into_iter()
             .map(|o| o.into_inner().unwrap_or_else(PoisonError::into_inner));
-        outcomes
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| self.lost(ticket, "a row was not sampled"))
+        let samples = outcomes
+            .collect::<Option<Vec<SampleOutcome>>>()
+            .ok_or_else(|| self.lost(ticket, "a row was not sampled"))?;
+        self.finished.entry(ticket.0).or_default().samples = samples;
+        Ok(())
+    }
+
+    fn finish(&mut self, ticket: Ticket) -> Result<Finished> {
+        self.finished
+            .remove(&ticket.0)
+            .ok_or_else(|| self.lost(ticket, "finished before it was sampled, or twice"))
     }
 }
 

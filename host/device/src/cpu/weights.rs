@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use guesthouse_graph::{Graph, Op, WeightId};
+use guesthouse_graph::{Graph, WeightId};
 use guesthouse_weights::{DType, Scheme, WeightSource};
 
 use super::pack::{Format, PackedMatrix};
 use crate::error::{DeviceError, Result};
-use crate::weights_eval::{HostTensor, evaluate, param_name};
+use crate::weights_eval::{HostTensor, evaluate, param_name, used};
 
 /// Weights loaded so far and in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,32 +122,4 @@ impl<'a> Loader<'a> {
         let vectors: usize = self.vectors.values().map(|v| 4 * v.len()).sum();
         matrices + vectors
     }
-}
-
-/// Distinct weights that operations name; an estimate of the total that [`LoadProgress`] counts to.
-fn used(graph: &Graph) -> usize {
-    let mut ids = std::collections::HashSet::new();
-    for node in &graph.nodes {
-        match &node.op {
-            Op::Embedding { table } => ids.extend([*table]),
-            Op::WeightValue { weight } => ids.extend([*weight]),
-            Op::Linear { segments, .. } => {
-                ids.extend(segments.iter().map(|s| s.weight));
-                ids.extend(segments.iter().filter_map(|s| s.bias));
-            }
-            Op::RmsNorm(n) | Op::AddRmsNorm(n) => ids.extend(n.weight),
-            Op::LayerNorm(n) | Op::AddLayerNorm(n) => {
-                ids.extend(n.weight.into_iter().chain(n.bias));
-            }
-            Op::Attention(a) | Op::PagedAttention(a) => {
-                ids.extend(a.alibi.into_iter().chain(a.sinks));
-            }
-            _ => {}
-        }
-    }
-    let keys: std::collections::HashSet<Key> = ids
-        .into_iter()
-        .map(|id| param_name(graph, id).map_or(Key::Id(id), |name| Key::Name(name.to_owned())))
-        .collect();
-    keys.len()
 }

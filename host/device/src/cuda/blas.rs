@@ -10,7 +10,7 @@ use cudarc::cublaslt::{result, sys};
 
 use super::driver::{Buffer, Gpu};
 use super::libs;
-use super::options::CudaDtype;
+use super::options::{CudaDtype, Numerics};
 use crate::error::{DeviceError, Result};
 
 /// Workspace of one product; what NVIDIA recommends for Hopper, doubled.
@@ -193,11 +193,11 @@ impl Lt {
         })
     }
 
-    /// Ways to compute a product, the library's favourite first.
+    /// Ways to compute a product, the library's favourite first; batch-invariant ones split no sum.
     ///
     /// # Errors
     /// When there is none.
-    pub(crate) fn algorithms(&self, p: &Product) -> Result<Vec<Algorithm>> {
+    pub(crate) fn algorithms(&self, p: &Product, numerics: Numerics) -> Result<Vec<Algorithm>> {
         let err = failed("choosing an algorithm");
         let described = Described::new(p, self.workspace.address())?;
         let preference = result::create_matmul_pref().map_err(&err)?;
@@ -215,6 +215,16 @@ impl Lt {
                 size_of::<usize>(),
             )
             .map_err(&err)?;
+            if numerics == Numerics::BatchInvariant {
+                let none = 0u32;
+                result::set_matmul_pref_attribute(
+                    preference,
+                    sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                    (&raw const none).cast::<c_void>(),
+                    size_of::<u32>(),
+                )
+                .map_err(&err)?;
+            }
             let status = sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
                 described.matmul,

@@ -6,6 +6,8 @@ use super::driver::Gpu;
 use crate::error::Result;
 
 // One file per kind of kernel: parameters, choice of variant, launch.
+pub(crate) mod attention;
+pub(crate) mod linear;
 
 /// Where a value lives, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +101,8 @@ pub(crate) struct CacheArgs {
     pub k_dim: i32,
     pub v_dim: i32,
     pub block_size: i32,
-    /// Keeps the size a multiple of 8.
-    pub padding: i32,
+    /// Blocks that exist; padding to the kernels.
+    pub blocks: i32,
 }
 
 /// One sequence of a step, for planning.
@@ -143,6 +145,28 @@ pub(crate) trait Planner: Send {
     fn plan(&mut self, rows: &[PlanRow], out: &mut Vec<i32>);
 }
 
+/// The planners of a program.
+#[derive(Default)]
+pub(crate) struct Planners {
+    list: Vec<(String, Box<dyn Planner>)>,
+}
+
+impl Planners {
+    /// The planner with this key, which says all that its plans depend on; made by `new` if there is none yet.
+    pub(crate) fn share(&mut self, key: String, new: impl FnOnce() -> Box<dyn Planner>) -> PlanSlot {
+        let at = self.list.iter().position(|(k, _)| *k == key);
+        PlanSlot(at.unwrap_or_else(|| {
+            self.list.push((key, new()));
+            self.list.len() - 1
+        }))
+    }
+
+    /// All, in order of their slots.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Planner>> {
+        self.list.iter_mut().map(|(_, planner)| planner)
+    }
+}
+
 /// A planner of the program, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlanSlot(pub usize);
@@ -178,6 +202,8 @@ pub(crate) struct Step<'a> {
     pub arenas: [u64; 3],
     /// One per planner.
     pub plans: &'a [PlanArgs],
+    /// One per cache of the graph.
+    pub caches: &'a [CacheArgs],
     /// Memory that instructions may use until they end, of the size they asked for.
     pub scratch: u64,
 }

@@ -1,7 +1,6 @@
 //! Steps on the device's thread: checks a plan, resolves its tokens, runs it.
 
-use std::collections::{HashSet, VecDeque};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use guesthouse_engine::{
     Input, Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan,
@@ -9,27 +8,34 @@ use guesthouse_engine::{
 };
 
 use super::slots::Slots;
-use crate::device::{Batch, BatchRow, Device, Draw, Score};
+use crate::device::{Batch, BatchRow, Device, Draw, Feed, Feeding, Score};
 use crate::error::{DeviceError, Result};
 
-/// Sampled steps whose tokens later steps may still name.
+/// Finished steps whose tokens later steps may still name.
 const REMEMBERED: usize = 64;
 
-/// A step between its forward pass and its sampling.
+/// A step whose results are not known yet.
 struct Launched {
     ticket: Ticket,
     samples: Vec<SampleTask>,
     /// Row of the kept logits of each sample.
     logits: Vec<usize>,
-    prompt_logprobs: Vec<PromptLogprobs>,
+    /// Plan row and number of scores.
+    scored_rows: Vec<(u32, usize)>,
+    /// Slots whose history lacks the token of a sample of this step.
+    owed: Vec<(Slot, u32)>,
+    sampled: bool,
 }
 
 pub(super) struct Runner<D> {
     device: D,
     slots: Slots,
+    /// In order of their launch.
     launched: VecDeque<Launched>,
-    /// Tokens of sampled steps; none where sampling failed.
-    sampled: VecDeque<(Ticket, Vec<Option<TokenId>>)>,
+    /// Tokens of finished steps; none where sampling failed.
+    finished: VecDeque<(Ticket, Vec<Option<TokenId>>)>,
+    /// Slots that wait for their last token, which a launched step chooses.
+    owing: BTreeMap<Slot, (Ticket, u32)>,
 }
 
 impl<D: Device> Runner<D> {
@@ -39,11 +45,12 @@ impl<D: Device> Runner<D> {
             device,
             slots,
             launched: VecDeque::new(),
-            sampled: VecDeque::new(),
+            finished: VecDeque::new(),
+            owing: BTreeMap::new(),
         }
     }
 
-    /// Runs the forward pass.
+    /// Begins the forward pass.
     pub(super) fn launch(&mut self, plan: &StepPlan) -> Result<()> {
         let ticket = plan.ticket;
         let wrong = |what: String| DeviceError::Step {
@@ -51,7 +58,9 @@ impl<D: Device> Runner<D> {
             what,
         };
         self.update(plan).map_err(wrong)?;
-        self.device.copy_blocks(&plan.copies)?;
+        if !plan.copies.is_empty() {
+            self.device.copy_blocks(&plan.copies)?;
+        }
         let resolved = self.resolve(plan).map_err(wrong)?;
         let rows: Vec<BatchRow<'_>> = plan
             .rows
@@ -60,6 +69,8 @@ impl<D: Device> Runner<D> {
             .map(|(row, &first)| {
                 let slot = self.slots.get(row.slot)?;
                 Ok(BatchRow {
+                    slot: row.slot.0,
+                    generation: slot.generation,
                     first,
                     start: row.start,
                     len: row.len,
@@ -72,39 +83,34 @@ impl<D: Device> Runner<D> {
             .map_err(wrong)?;
         let batch = Batch {
             tokens: &resolved.tokens,
+            feeds: &resolved.feeds,
             rows: &rows,
             sampled: &resolved.sampled,
             scored: &resolved.scored,
         };
-        let mut scores = self.device.forward(ticket, &batch)?.into_iter();
-        let prompt_logprobs = resolved
-            .scored_rows
-            .into_iter()
-            .map(|(row, n)| PromptLogprobs {
-                row,
-                entries: scores.by_ref().take(n).collect(),
-            })
-            .collect();
-        let samples = plan.samples.clone();
+        self.device.forward(ticket, &batch)?;
         self.launched.push_back(Launched {
             ticket,
-            samples,
+            samples: plan.samples.clone(),
             logits: resolved.logits,
-            prompt_logprobs,
+            scored_rows: resolved.scored_rows,
+            owed: Vec::new(),
+            sampled: false,
         });
         Ok(())
     }
 
-    /// Draws a launched step's tokens.
-    pub(super) fn sample(&mut self, ticket: Ticket, masks: &Masks) -> Result<StepOutput> {
+    /// Begins to draw a launched step's tokens. Earlier steps must be finished.
+    pub(super) fn sample(&mut self, ticket: Ticket, masks: &Masks) -> Result<()> {
         let wrong = |what: String| DeviceError::Step {
             ticket: ticket.0,
             what,
         };
-        let at = self.launched.iter().position(|l| l.ticket == ticket);
-        let step = at
-            .and_then(|at| self.launched.remove(at))
-            .ok_or_else(|| wrong("sampled but not launched".to_owned()))?;
+        let step = match self.launched.front_mut() {
+            Some(step) if step.ticket == ticket && !step.sampled => step,
+            _ => return Err(wrong("sampled but not launched, or out of turn".to_owned())),
+        };
+        step.sampled = true;
         let mut draws = Vec::with_capacity(step.samples.len());
         for (index, (task, &logits)) in step.samples.iter().zip(&step.logits).enumerate() {
             let slot = self.slots.get(task.slot).map_err(wrong)?;
@@ -122,20 +128,66 @@ impl<D: Device> Runner<D> {
                 top: task.top_logprobs,
             });
         }
-        let samples = self.device.sample(ticket, &draws)?;
-        let tokens = samples.iter().map(|s| match s {
-            SampleOutcome::Token(t) => Some(t.token),
-            SampleOutcome::Failed(_) => None,
-        });
-        self.sampled.push_back((ticket, tokens.collect()));
-        if self.sampled.len() > REMEMBERED {
-            self.sampled.pop_front();
+        self.device.sample(ticket, &draws)
+    }
+
+    /// Steps that were sampled and not finished, oldest first.
+    pub(super) fn unfinished(&self) -> Option<Ticket> {
+        self.launched.front().filter(|l| l.sampled).map(|l| l.ticket)
+    }
+
+    /// Whether a step's results must be there before the next one is launched.
+    pub(super) fn feeds_from_host(&self) -> bool {
+        self.device.feeding() == Feeding::Host
+    }
+
+    /// Waits for the oldest step.
+    pub(super) fn finish(&mut self, ticket: Ticket) -> Result<StepOutput> {
+        let wrong = |what: String| DeviceError::Step {
+            ticket: ticket.0,
+            what,
+        };
+        let step = match self.launched.pop_front() {
+            Some(step) if step.ticket == ticket && step.sampled => step,
+            _ => return Err(wrong("finished out of turn".to_owned())),
+        };
+        let done = self.device.finish(ticket)?;
+        if done.samples.len() != step.samples.len() {
+            return Err(wrong(format!("{} samples", done.samples.len())));
         }
+        let tokens: Vec<Option<TokenId>> = done
+            .samples
+            .iter()
+            .map(|s| match s {
+                SampleOutcome::Token(t) => Some(t.token),
+                SampleOutcome::Failed(_) => None,
+            })
+            .collect();
+        for (slot, sample) in step.owed {
+            // A failed sample has ended its sequence: what follows is dropped, any token will do.
+            let token = tokens.get(sample as usize).copied().flatten().unwrap_or(0);
+            self.owing.remove(&slot);
+            let state = self.slots.get_mut(slot).map_err(wrong)?;
+            state.history.extend(&[token]);
+        }
+        self.finished.push_back((ticket, tokens));
+        if self.finished.len() > REMEMBERED {
+            self.finished.pop_front();
+        }
+        let mut scores = done.scores.into_iter();
+        let prompt_logprobs = step
+            .scored_rows
+            .into_iter()
+            .map(|(row, n)| PromptLogprobs {
+                row,
+                entries: scores.by_ref().take(n).collect(),
+            })
+            .collect();
         Ok(StepOutput {
             ticket,
-            samples,
-            prompt_logprobs: step.prompt_logprobs,
-            exposed: Duration::ZERO,
+            samples: done.samples,
+            prompt_logprobs,
+            exposed: done.exposed,
         })
     }
 
@@ -164,7 +216,7 @@ impl<D: Device> Runner<D> {
         Ok(())
     }
 
-    /// Appends a row's new tokens to its slot's history and checks the row against it.
+    /// Appends a row's new tokens to its slot's history, or notes that one is owed, and checks the row against it.
     fn append(&mut self, row: &Row) -> std::result::Result<(), String> {
         match &row.input {
             Input::History => {}
@@ -172,23 +224,9 @@ impl<D: Device> Runner<D> {
                 self.slots.check_tokens(tokens)?;
                 self.slots.get_mut(row.slot)?.history.extend(tokens);
             }
-            Input::From { ticket, sample } => {
-                let step = self.sampled.iter().find(|(t, _)| t == ticket);
-                let (_, tokens) = step.ok_or_else(|| {
-                    format!(
-                        "tokens of step {} are wanted but it was not sampled",
-                        ticket.0
-                    )
-                })?;
-                let token = tokens
-                    .get(*sample as usize)
-                    .ok_or_else(|| format!("step {} has no sample {sample}", ticket.0))?;
-                // A failed sample has ended its sequence: the result of this row is dropped, any token will do.
-                let token = token.unwrap_or(0);
-                self.slots.get_mut(row.slot)?.history.extend(&[token]);
-            }
+            Input::From { ticket, sample } => self.append_from(row.slot, *ticket, *sample)?,
         }
-        let known = self.slots.get(row.slot)?.history.tokens().len();
+        let known = self.known(row.slot)?;
         let end = u64::from(row.start) + u64::from(row.len);
         let whole = matches!(row.input, Input::History) || end == known as u64;
         if row.len == 0 || end > known as u64 || !whole {
@@ -198,6 +236,41 @@ impl<D: Device> Runner<D> {
             ));
         }
         self.slots.check_tables(row.slot, row.start + row.len)
+    }
+
+    fn append_from(
+        &mut self,
+        slot: Slot,
+        ticket: Ticket,
+        sample: u32,
+    ) -> std::result::Result<(), String> {
+        if let Some((_, tokens)) = self.finished.iter().find(|(t, _)| *t == ticket) {
+            let token = tokens
+                .get(sample as usize)
+                .ok_or_else(|| format!("step {} has no sample {sample}", ticket.0))?;
+            // A failed sample has ended its sequence: the result of this row is dropped, any token will do.
+            let token = token.unwrap_or(0);
+            self.slots.get_mut(slot)?.history.extend(&[token]);
+            return Ok(());
+        }
+        let step = self.launched.iter_mut().find(|l| l.ticket == ticket);
+        let step = step.ok_or_else(|| {
+            format!("tokens of step {} are wanted but it was not sampled", ticket.0)
+        })?;
+        if sample as usize >= step.samples.len() {
+            return Err(format!("step {} has no sample {sample}", ticket.0));
+        }
+        step.owed.push((slot, sample));
+        match self.owing.insert(slot, (ticket, sample)) {
+            None => Ok(()),
+            Some(_) => Err(format!("slot {} waits for two tokens", slot.0)),
+        }
+    }
+
+    /// Tokens of a slot, an owed one included.
+    fn known(&self, slot: Slot) -> std::result::Result<usize, String> {
+        let owed = usize::from(self.owing.contains_key(&slot));
+        Ok(self.slots.get(slot)?.history.tokens().len() + owed)
     }
 
     fn resolve(&self, plan: &StepPlan) -> std::result::Result<Resolved, String> {
@@ -224,7 +297,18 @@ impl<D: Device> Runner<D> {
                 ));
             }
             let history = slot.history.tokens();
-            r.tokens.extend_from_slice(&history[start..start + len]);
+            let here = history.len().min(start + len);
+            r.tokens.extend_from_slice(&history[start.min(here)..here]);
+            if let Some(&(ticket, sample)) = self.owing.get(&row.slot)
+                && here < start + len
+            {
+                r.feeds.push(Feed {
+                    token: r.tokens.len(),
+                    ticket,
+                    draw: sample as usize,
+                });
+                r.tokens.push(0);
+            }
             if let Some(top) = row.prompt_logprobs {
                 let end = (start + len).min((slot.prompt_len as usize).saturating_sub(1));
                 let scored = (start..end).map(|p| Score {
@@ -263,6 +347,7 @@ impl<D: Device> Runner<D> {
 #[derive(Default)]
 struct Resolved {
     tokens: Vec<TokenId>,
+    feeds: Vec<Feed>,
     /// First token of each row.
     first: Vec<usize>,
     /// Tokens whose logits are kept.

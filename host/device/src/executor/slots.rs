@@ -12,6 +12,8 @@ use crate::history::{Counting, History};
 /// One running sequence.
 pub(super) struct SlotState {
     pub history: History,
+    /// Counts admissions.
+    pub generation: u64,
     pub prompt_len: u32,
     pub admitted_len: u32,
     pub sampling: Arc<SamplingPlan>,
@@ -24,12 +26,17 @@ pub(super) struct SlotState {
 pub(super) struct Slots {
     info: ExecutorInfo,
     slots: Vec<Option<SlotState>>,
+    admissions: u64,
 }
 
 impl Slots {
     pub(super) fn new(info: ExecutorInfo) -> Self {
         let slots = (0..info.slots).map(|_| None).collect();
-        Self { info, slots }
+        Self {
+            info,
+            slots,
+            admissions: 0,
+        }
     }
 
     pub(super) fn release(&mut self, slot: Slot) -> Result<(), String> {
@@ -79,7 +86,9 @@ impl Slots {
         } else {
             Counting::Off
         };
+        self.admissions += 1;
         let state = SlotState {
+            generation: self.admissions,
             history: History::new(tokens, *prompt_len as usize, counting),
             prompt_len: *prompt_len,
             admitted_len: tokens.len() as u32,

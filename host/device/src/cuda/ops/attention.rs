@@ -1,0 +1,85 @@
+//! Attention: which kernel computes which rows of a step.
+
+use std::sync::Arc;
+
+use super::{Instr, Place, Planners, Step, StepKind};
+use crate::cuda::driver::Gpu;
+use crate::cuda::options::{CudaDtype, Numerics};
+use crate::error::Result;
+
+/// Attention of one layer over its cache.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AttentionSpec {
+    /// Index into [`Step::caches`].
+    pub cache: usize,
+    /// Query heads.
+    pub heads: u32,
+    /// Key heads; divides `heads`.
+    pub kv_heads: u32,
+    /// Elements of a query or key head.
+    pub k_dim: u32,
+    /// Elements of a value head.
+    pub v_dim: u32,
+    /// Multiplies scores.
+    pub scale: f32,
+    /// Positions a query sees, itself included.
+    pub window: Option<u32>,
+    /// Bound of scaled scores.
+    pub softcap: Option<f32>,
+    /// Device address of `[heads]` f32 slopes.
+    pub alibi: Option<u64>,
+    /// Device address of `[heads]` f32 logits.
+    pub sinks: Option<u64>,
+    /// `[heads, k_dim]`
+    pub q: Place,
+    /// `[heads, v_dim]`
+    pub y: Place,
+    /// Type of q, y and cache.
+    pub dtype: CudaDtype,
+    /// Positions of a block.
+    pub block_size: u32,
+    /// Whether a row's result may depend on its batch.
+    pub numerics: Numerics,
+}
+
+/// A kernel that computes some of a step's rows.
+pub(crate) trait Kernel: Send {
+    /// Enqueues it for the rows it is there for: those of one token, or the longer ones.
+    ///
+    /// # Errors
+    /// When the driver refuses the launch.
+    fn launch(&self, step: &Step<'_>) -> Result<()>;
+}
+
+/// Attention of a step's rows: those of one token by one kernel, longer ones by another.
+pub(crate) struct Attend {
+    single: Box<dyn Kernel>,
+    long: Box<dyn Kernel>,
+}
+
+impl Attend {
+    /// Chooses the kernels.
+    ///
+    /// # Errors
+    /// When no kernel computes such attention.
+    pub(crate) fn new(gpu: &Arc<Gpu>, spec: &AttentionSpec, planners: &mut Planners) -> Result<Self> {
+        let _ = (gpu, spec, planners);
+        todo!()
+    }
+}
+
+impl Instr for Attend {
+    fn launch(&self, step: &Step<'_>) -> Result<()> {
+        if step.kind == StepKind::Decode || step.single_rows > 0 {
+            self.single.launch(step)?;
+        }
+        if step.kind == StepKind::Mixed && step.long_rows > 0 {
+            self.long.launch(step)?;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+}
