@@ -1,10 +1,12 @@
 //! Loading: files → graph guest → plan → device → engine, and the guests that serve requests.
 //!
 //! - [`files`]: what a model's folder or GGUF file says
+//! - [`device`]: which device a model goes to
 //! - [`modules`]: which guest does what
 //! - [`load`]: the order of the steps, and their errors
 //! - [`guests`]: chat and sampler guests behind the traits that HTTP uses
 
+pub mod device;
 pub mod files;
 pub mod guests;
 pub mod load;
@@ -12,6 +14,7 @@ pub mod modules;
 #[cfg(test)]
 mod tests;
 
-pub use files::ModelFiles;
+pub use device::{DeviceChoice, DtypeChoice, Target};
+pub use files::{LoadFormat, ModelFiles, Weights};
 pub use load::{LoadError, LoadOptions, LoadedModel, load};
 pub use modules::{GuestChoice, Modules};

@@ -27,6 +27,14 @@ pub fn models() -> Result<PathBuf, SourceError> {
     Ok(cache()?.join("models"))
 }
 
+/// Compiled GPU kernels and choices of algorithms.
+///
+/// # Errors
+/// Like [`cache`].
+pub fn kernels() -> Result<PathBuf, SourceError> {
+    Ok(cache()?.join("kernels"))
+}
+
 /// Compiled guests.
 ///
 /// # Errors

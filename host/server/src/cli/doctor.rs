@@ -58,7 +58,7 @@ fn processor() -> Finding {
 }
 
 fn memory() -> Finding {
-    match crate::model::load::available_memory() {
+    match crate::model::device::available_memory() {
         Some(bytes) => Finding::Good(format!(
             "{:.1} GiB available",
             bytes as f64 / (1u64 << 30) as f64

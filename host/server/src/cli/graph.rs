@@ -31,8 +31,8 @@ enum Form {
 
 impl GraphCommand {
     pub(super) fn run(self) -> Result<()> {
-        let files = ModelFiles::open(&self.model.local()?)?;
-        let (mut graph, _) = build_graph(&runtime()?, &files, &self.model.guests())?;
+        let files = ModelFiles::open(&self.model.local()?, self.model.load_format())?;
+        let mut graph = build_graph(&runtime()?, &files, &self.model.guests())?.graph;
         if self.form != Form::Guest {
             graph = optimize(graph, &PassOptions::default())?;
         }

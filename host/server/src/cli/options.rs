@@ -1,10 +1,13 @@
 //! Options that several commands share.
 
-use crate::model::{GuestChoice, LoadOptions, LoadedModel, load};
+use crate::model::{
+    DeviceChoice, DtypeChoice, GuestChoice, LoadFormat, LoadOptions, LoadedModel, load,
+};
 use crate::source::ModelRef;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use guesthouse_component::{Runtime, RuntimeConfig};
+use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
 use guesthouse_engine::PrefixCaching;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +29,35 @@ pub(super) enum LogFormat {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Dtype {
+    /// The checkpoint's; bfloat16 where that is float32 or quantized.
+    Auto,
+    #[value(alias = "float")]
+    Float32,
+    #[value(alias = "half")]
+    Float16,
+    Bfloat16,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// What the model has.
+    Auto,
+    Safetensors,
+    Gguf,
+    /// Small random values.
+    Dummy,
+}
+
+/// A number above 0 and at most 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(x) if x > 0.0 && x <= 1.0 => Ok(x),
+        _ => Err("expected a number above 0 and at most 1".to_owned()),
+    }
+}
+
 /// A model and how to load it.
 #[derive(Debug, Args)]
 pub(super) struct ModelOptions {
@@ -41,10 +73,32 @@ pub(super) struct ModelOptions {
     /// Sequences that run at once.
     #[arg(long, default_value_t = 256)]
     max_num_seqs: u32,
-    /// Tokens per step.
-    #[arg(long, default_value_t = 2048)]
-    max_num_batched_tokens: u32,
-    /// Memory for keys and values, bytes (default: a quarter of what is free, at most 4 GiB, at least one whole sequence).
+    /// Tokens per step (default: 2048 on the CPU, 8192 on a GPU).
+    #[arg(long)]
+    max_num_batched_tokens: Option<u32>,
+    /// What runs the model: auto (a GPU where one is usable, else the CPU), cpu, cuda or cuda:N.
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    device: DeviceChoice,
+    /// Type of weights and activations on a GPU; the CPU computes in float32.
+    #[arg(long, value_enum, default_value_t = Dtype::Auto)]
+    dtype: Dtype,
+    /// Where weights come from; dummy makes up random ones, so that config.json is all it takes to time a model.
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    load_format: Format,
+    /// Share of the GPU's memory for weights, activations, keys and values.
+    #[arg(long, default_value_t = 0.92, value_parser = share)]
+    gpu_memory_utilization: f64,
+    /// Positions per KV block, a multiple of 16 (default: 16).
+    #[arg(long)]
+    block_size: Option<u32>,
+    /// Launch kernel by kernel instead of by CUDA graphs.
+    #[arg(long)]
+    enforce_eager: bool,
+    /// Give bitwise equal results whatever else is in the batch, somewhat slower; on the CPU that is always so.
+    #[arg(long, env = "GUESTHOUSE_BATCH_INVARIANT")]
+    batch_invariant: bool,
+    /// Memory for keys and values, bytes (default on the CPU: a quarter of what is free, at most 4 GiB, at least one whole
+    /// sequence; on a GPU: what --gpu-memory-utilization leaves).
     #[arg(long)]
     kv_cache_memory_bytes: Option<u64>,
     /// Keep computed blocks for later requests with the same beginning (the default).
@@ -99,6 +153,35 @@ impl ModelOptions {
             prefix_caching,
             threads: self.threads,
             guests: self.guests(),
+            device: self.device,
+            dtype: match self.dtype {
+                Dtype::Auto => DtypeChoice::Auto,
+                Dtype::Float32 => DtypeChoice::Exactly(CudaDtype::F32),
+                Dtype::Float16 => DtypeChoice::Exactly(CudaDtype::F16),
+                Dtype::Bfloat16 => DtypeChoice::Exactly(CudaDtype::Bf16),
+            },
+            load_format: self.load_format(),
+            gpu_memory_utilization: self.gpu_memory_utilization,
+            block_size: self.block_size,
+            graphs: if self.enforce_eager {
+                CudaGraphs::Eager
+            } else {
+                CudaGraphs::Captured
+            },
+            numerics: if self.batch_invariant {
+                Numerics::BatchInvariant
+            } else {
+                Numerics::Fast
+            },
+        }
+    }
+
+    pub(super) fn load_format(&self) -> LoadFormat {
+        match self.load_format {
+            Format::Auto => LoadFormat::Auto,
+            Format::Safetensors => LoadFormat::Safetensors,
+            Format::Gguf => LoadFormat::Gguf,
+            Format::Dummy => LoadFormat::Dummy,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::model::LoadError;
 use crate::serving::SamplingDefaults;
 use crate::source::LocalModel;
 use guesthouse_tokenizer::{GgufVocab, Tokenizer};
-use guesthouse_weights::{Gguf, GgufSource, GgufTokenizer, Safetensors, WeightSource, gguf};
+use guesthouse_weights::{DType, Gguf, GgufSource, GgufTokenizer, Safetensors, WeightSource, gguf};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// Largest text file of a model that is read (`tokenizer.json` aside), bytes.
 const MAX_TEXT: u64 = 32 << 20;
+/// Most tokens of a made-up vocabulary.
+const MAX_DUMMY_VOCAB: u32 = 1 << 20;
 
 /// What a model's files say.
 pub struct ModelFiles {
@@ -21,17 +23,42 @@ pub struct ModelFiles {
     pub generation: Value,
     /// Files that chat guests read: (name, content).
     pub template_files: Vec<(String, String)>,
-    /// The checkpoint.
-    pub weights: Arc<dyn WeightSource>,
+    /// The checkpoint, or what stands for it.
+    pub weights: Weights,
     /// Stands for the checkpoint in cache keys: path, length and time of each file.
     pub identity: [u8; 32],
     vocabulary: Vocabulary,
+}
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadFormat {
+    /// What the model has.
+    #[default]
+    Auto,
+    /// Only safetensors in a folder will do.
+    Safetensors,
+    /// Only a GGUF file will do.
+    Gguf,
+    /// Small random values; only the folder's `config.json` is needed.
+    Dummy,
+}
+
+/// A model's weights.
+#[derive(Clone)]
+pub enum Weights {
+    /// Read from files.
+    Checkpoint(Arc<dyn WeightSource>),
+    /// Made up, of this type, in the shapes that the graph names.
+    Dummy(DType),
 }
 
 /// Where the tokenizer is described.
 enum Vocabulary {
     Folder(PathBuf),
     Gguf(Box<GgufVocab>),
+    /// Bytes, then numbers, up to this many tokens: for dummy weights without a tokenizer.
+    Dummy(u32),
 }
 
 impl ModelFiles {
@@ -39,14 +66,33 @@ impl ModelFiles {
     ///
     /// # Errors
     /// When a file is missing or is not what its name says.
-    pub fn open(model: &LocalModel) -> Result<Self, LoadError> {
-        match model {
-            LocalModel::Folder(path) => Self::folder(path),
-            LocalModel::Gguf(path) => Self::gguf(path),
+    pub fn open(model: &LocalModel, format: LoadFormat) -> Result<Self, LoadError> {
+        match (model, format) {
+            (LocalModel::Folder(path), LoadFormat::Auto | LoadFormat::Safetensors) => {
+                let weights = Weights::Checkpoint(Arc::new(Safetensors::open(path)?));
+                Self::folder(path, |_| weights)
+            }
+            (LocalModel::Folder(path), LoadFormat::Dummy) => {
+                Self::folder(path, |dtype| Weights::Dummy(dtype.unwrap_or(DType::Bf16)))
+            }
+            (LocalModel::Gguf(path), LoadFormat::Auto | LoadFormat::Gguf) => Self::gguf(path),
+            (LocalModel::Folder(path), LoadFormat::Gguf) => Err(LoadError::file(
+                path,
+                "is a folder, but --load-format gguf asks for a .gguf file",
+            )),
+            (LocalModel::Gguf(path), LoadFormat::Safetensors | LoadFormat::Dummy) => {
+                Err(LoadError::file(
+                    path,
+                    "is a file, but this --load-format asks for a folder with config.json",
+                ))
+            }
         }
     }
 
-    fn folder(path: &Path) -> Result<Self, LoadError> {
+    fn folder(
+        path: &Path,
+        weights: impl FnOnce(Option<DType>) -> Weights,
+    ) -> Result<Self, LoadError> {
         let config = read_json(&path.join("config.json"))?.ok_or_else(|| {
             LoadError::file(
                 &path.join("config.json"),
@@ -54,7 +100,7 @@ impl ModelFiles {
             )
         })?;
         let generation = read_json(&path.join("generation_config.json"))?.unwrap_or(Value::Null);
-        let weights: Arc<dyn WeightSource> = Arc::new(Safetensors::open(path)?);
+        let weights = weights(stated_dtype(&config));
         let mut template_files = Vec::new();
         for name in [
             "tokenizer_config.json",
@@ -65,7 +111,10 @@ impl ModelFiles {
                 template_files.push((name.to_owned(), text));
             }
         }
-        let vocabulary = Vocabulary::Folder(path.to_owned());
+        let vocabulary = match &weights {
+            Weights::Dummy(_) if !has_tokenizer(path) => Vocabulary::Dummy(vocab_size(&config)),
+            _ => Vocabulary::Folder(path.to_owned()),
+        };
         Ok(Self {
             config,
             generation,
@@ -97,7 +146,7 @@ impl ModelFiles {
             ("config.json".into(), config.to_string()),
         ];
         let vocabulary = Vocabulary::Gguf(Box::new(vocabulary(vocab)));
-        let weights: Arc<dyn WeightSource> = Arc::new(GgufSource::new(file)?);
+        let weights = Weights::Checkpoint(Arc::new(GgufSource::new(file)?));
         Ok(Self {
             config,
             generation,
@@ -116,7 +165,18 @@ impl ModelFiles {
         Ok(Arc::new(match &self.vocabulary {
             Vocabulary::Folder(path) => Tokenizer::from_hf_dir(path)?,
             Vocabulary::Gguf(vocab) => Tokenizer::from_gguf(vocab.as_ref().clone())?,
+            Vocabulary::Dummy(size) => Tokenizer::from_gguf(dummy_vocabulary(*size))?,
         }))
+    }
+
+    /// Type of the checkpoint's numbers, as its configuration says; none for GGUF and where it says nothing.
+    #[must_use]
+    pub fn dtype(&self) -> Option<DType> {
+        match (&self.weights, &self.vocabulary) {
+            (_, Vocabulary::Gguf(_)) => None,
+            (Weights::Dummy(dtype), _) => Some(*dtype),
+            (Weights::Checkpoint(_), _) => stated_dtype(&self.config),
+        }
     }
 
     /// `architectures` of the configuration.
@@ -183,6 +243,62 @@ fn vocabulary(v: GgufTokenizer) -> GgufVocab {
         add_bos: v.add_bos,
         add_eos: v.add_eos,
         add_space_prefix: v.add_space_prefix,
+    }
+}
+
+/// `dtype`, or `torch_dtype` as it was called before, of a configuration or its text part.
+fn stated_dtype(config: &Value) -> Option<DType> {
+    let parts = [Some(config), config.get("text_config")];
+    let stated = parts
+        .into_iter()
+        .flatten()
+        .flat_map(|c| [c.get("dtype"), c.get("torch_dtype")])
+        .flatten()
+        .find_map(Value::as_str)?;
+    match stated.strip_prefix("torch.").unwrap_or(stated) {
+        "float32" | "float" => Some(DType::F32),
+        "float16" | "half" => Some(DType::F16),
+        "bfloat16" => Some(DType::Bf16),
+        _ => None,
+    }
+}
+
+fn has_tokenizer(path: &Path) -> bool {
+    ["tokenizer.json", "tokenizer.model"]
+        .iter()
+        .any(|name| path.join(name).exists())
+}
+
+fn vocab_size(config: &Value) -> u32 {
+    let parts = [Some(config), config.get("text_config")];
+    let size = parts
+        .into_iter()
+        .flatten()
+        .find_map(|c| c.get("vocab_size"))
+        .and_then(Value::as_u64);
+    size.and_then(|n| u32::try_from(n).ok())
+        .unwrap_or(256)
+        .min(MAX_DUMMY_VOCAB)
+}
+
+/// The 256 bytes, in byte-level BPE's spelling, then words that say their own id. Without merges every text becomes its
+/// bytes, and every id has a text.
+fn dummy_vocabulary(size: u32) -> GgufVocab {
+    let spelling = |byte: u8| match byte {
+        b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
+        0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap_or('?'),
+        0x7F..=0xA0 => char::from_u32(0x121 + u32::from(byte) - 0x7F).unwrap_or('?'),
+        0xAD => '\u{143}',
+    };
+    let bytes = (0..=u8::MAX).map(|b| spelling(b).to_string());
+    let words = (256..).map(|id: u32| format!("\u{120}t{id}"));
+    GgufVocab {
+        model: "gpt2".to_owned(),
+        pre: Some("gpt-2".to_owned()),
+        tokens: bytes.chain(words).take(size as usize).collect(),
+        merges: Some(Vec::new()),
+        add_bos: Some(false),
+        ..GgufVocab::default()
     }
 }
 

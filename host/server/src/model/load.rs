@@ -1,18 +1,19 @@
 //! From files to a running engine.
 
-use crate::model::{GuestChoice, ModelFiles, Modules, guests::ModelGuests};
+use crate::model::device::{DeviceChoice, DtypeChoice, Target};
+use crate::model::{GuestChoice, LoadFormat, ModelFiles, Modules, Weights, guests::ModelGuests};
 use crate::serving::ServedModel;
 use crate::source::{LocalModel, SourceError};
 use crate::text::EncodingLimits;
 use guesthouse_component::{ComponentError, ModelFacts, Runtime};
-use guesthouse_device::{
-    CpuDevice, CpuOptions, DeviceError, DeviceExecutor, KvBudget, LoadProgress,
-};
+use guesthouse_device::{CudaGraphs, DeviceError, DeviceExecutor, Numerics};
 use guesthouse_engine::{CacheSalt, Engine, EngineConfig, EngineThread, PrefixCaching};
-use guesthouse_graph::{Catalog, Graph, GraphError, PassOptions, Plan, PlanOptions, SourceCatalog};
+use guesthouse_graph::{
+    Catalog, DummyCatalog, Graph, GraphError, PassOptions, Plan, PlanOptions, SourceCatalog,
+    WeightExpr,
+};
 use guesthouse_tokenizer::TokenizerError;
-use guesthouse_weights::{WeightSource, WeightsError};
-use indicatif::{ProgressBar, ProgressStyle};
+use guesthouse_weights::{DummySource, TensorInfo, WeightSource, WeightsError};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,8 +26,8 @@ pub struct LoadOptions {
     pub max_model_len: Option<u32>,
     /// Sequences that run at once.
     pub max_num_seqs: u32,
-    /// Tokens per step.
-    pub max_num_batched_tokens: u32,
+    /// Tokens per step; the device's default is 2048 on the CPU and 8192 on a GPU.
+    pub max_num_batched_tokens: Option<u32>,
     /// Requests that may wait.
     pub max_waiting: usize,
     /// Memory for keys and values, bytes.
@@ -37,6 +38,20 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// Modules named by the administrator.
     pub guests: GuestChoice,
+    /// What runs the model.
+    pub device: DeviceChoice,
+    /// Type of weights and activations on a GPU.
+    pub dtype: DtypeChoice,
+    /// Where weights come from.
+    pub load_format: LoadFormat,
+    /// Share of a GPU's memory to use, above 0 and at most 1.
+    pub gpu_memory_utilization: f64,
+    /// Positions per KV block, a multiple of 16.
+    pub block_size: Option<u32>,
+    /// How a GPU launches decode steps.
+    pub graphs: CudaGraphs,
+    /// Whether results on a GPU may depend on the batch.
+    pub numerics: Numerics,
 }
 
 impl Default for LoadOptions {
@@ -44,12 +59,19 @@ impl Default for LoadOptions {
         Self {
             max_model_len: None,
             max_num_seqs: 256,
-            max_num_batched_tokens: 2048,
+            max_num_batched_tokens: None,
             max_waiting: 4096,
             kv_cache_bytes: None,
             prefix_caching: PrefixCaching::On,
             threads: None,
             guests: GuestChoice::default(),
+            device: DeviceChoice::Auto,
+            dtype: DtypeChoice::Auto,
+            load_format: LoadFormat::Auto,
+            gpu_memory_utilization: 0.92,
+            block_size: None,
+            graphs: CudaGraphs::Captured,
+            numerics: Numerics::Fast,
         }
     }
 }
@@ -60,6 +82,10 @@ pub struct LoadedModel {
     pub served: Arc<ServedModel>,
     /// The graph as its guest built it.
     pub plan: Arc<Plan>,
+    /// Where it runs.
+    pub target: Target,
+    /// Bytes per second that a large copy on the device reads and writes, where measured.
+    pub bandwidth: Option<f64>,
 }
 
 /// Why a model did not load.
@@ -134,6 +160,16 @@ impl LoadError {
     }
 }
 
+/// A graph as its guest builds it.
+pub struct BuiltGraph {
+    /// Before any pass.
+    pub graph: Graph,
+    /// The model's guests.
+    pub modules: Modules,
+    /// What the graph's parameters are read from.
+    pub weights: Arc<dyn WeightSource>,
+}
+
 /// The graph of a model as its guest builds it, and the guests.
 ///
 /// # Errors
@@ -142,15 +178,42 @@ pub fn build_graph(
     runtime: &Arc<Runtime>,
     files: &ModelFiles,
     choice: &GuestChoice,
-) -> Result<(Graph, Modules), LoadError> {
+) -> Result<BuiltGraph, LoadError> {
     let modules = Modules::choose(runtime, choice, &files.architectures())?;
-    let catalog: Arc<dyn Catalog> = Arc::new(SourceCatalog::new(Arc::clone(&files.weights)));
+    let catalog: Arc<dyn Catalog> = match &files.weights {
+        Weights::Checkpoint(source) => Arc::new(SourceCatalog::new(Arc::clone(source))),
+        Weights::Dummy(dtype) => Arc::new(DummyCatalog { dtype: *dtype }),
+    };
     let graph = modules.graph.build(&files.config.to_string(), catalog)?;
-    let unused = guesthouse_graph::unused_params(&graph, &files.weights.names());
-    if !unused.is_empty() {
-        tracing::warn!(count = unused.len(), first = %unused[0], "the model's graph does not use all tensors of its checkpoint");
-    }
-    Ok((graph, modules))
+    let weights: Arc<dyn WeightSource> = match &files.weights {
+        Weights::Checkpoint(source) => {
+            let unused = guesthouse_graph::unused_params(&graph, &source.names());
+            if !unused.is_empty() {
+                tracing::warn!(count = unused.len(), first = %unused[0], "the model's graph does not use all tensors of its checkpoint");
+            }
+            Arc::clone(source)
+        }
+        Weights::Dummy(_) => Arc::new(DummySource::new(params(&graph))?),
+    };
+    Ok(BuiltGraph {
+        graph,
+        modules,
+        weights,
+    })
+}
+
+/// The checkpoint tensors that a graph names.
+fn params(graph: &Graph) -> impl Iterator<Item = (String, TensorInfo)> {
+    graph
+        .weights
+        .iter()
+        .filter_map(|weight| match &weight.expr {
+            WeightExpr::Param { name } => {
+                let shape: Vec<usize> = weight.shape.iter().map(|&d| d as usize).collect();
+                Some((name.clone(), TensorInfo::new(shape, weight.scheme)))
+            }
+            _ => None,
+        })
 }
 
 /// A model on its device.
@@ -163,6 +226,8 @@ pub struct OnDevice {
     pub modules: Modules,
     /// Longest sequence, tokens.
     pub max_len: u32,
+    /// Where it runs.
+    pub target: Target,
 }
 
 /// Builds a model's graph and puts its weights on the device. Blocks.
@@ -174,7 +239,12 @@ pub fn on_device(
     runtime: &Arc<Runtime>,
     options: &LoadOptions,
 ) -> Result<OnDevice, LoadError> {
-    let (graph, modules) = build_graph(runtime, files, &options.guests)?;
+    let target = Target::choose(options, files.dtype())?;
+    let BuiltGraph {
+        graph,
+        modules,
+        weights,
+    } = build_graph(runtime, files, &options.guests)?;
     let limit = graph.info.max_position;
     let max_len = match options.max_model_len {
         Some(asked) if asked < 2 || asked > limit => {
@@ -184,13 +254,17 @@ pub fn on_device(
         None => limit,
     };
     let graph = guesthouse_graph::optimize(graph, &PassOptions::default())?;
-    let plan = Arc::new(Plan::compile(graph, &PlanOptions::new(size_of::<f32>()))?);
-    let executor = executor(&plan, files.weights.as_ref(), max_len, options)?;
+    let plan = Arc::new(Plan::compile(
+        graph,
+        &PlanOptions::new(target.model_bytes()),
+    )?);
+    let executor = target.load(&plan, weights.as_ref(), max_len, options)?;
     Ok(OnDevice {
         executor,
         plan,
         modules,
         max_len,
+        target,
     })
 }
 
@@ -204,18 +278,21 @@ pub fn load(
     runtime: &Arc<Runtime>,
     options: &LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
-    let files = ModelFiles::open(model)?;
+    let files = ModelFiles::open(model, options.load_format)?;
+    // What is quickly refused is refused before weights are read.
     let tokenizer = files.tokenizer()?;
     let OnDevice {
         executor,
         plan,
         modules,
         max_len,
+        target,
     } = on_device(&files, runtime, options)?;
+    let bandwidth = executor.bandwidth();
     let config = EngineConfig {
         max_waiting: options.max_waiting,
         max_running: options.max_num_seqs as usize,
-        max_step_tokens: options.max_num_batched_tokens,
+        max_step_tokens: target.step_tokens(options),
         prefix_cache: options.prefix_caching,
     };
     let engine = EngineThread::spawn(Engine::new(executor, config)).map_err(LoadError::Thread)?;
@@ -230,7 +307,7 @@ pub fn load(
         stop_tokens: stop_tokens.clone(),
         max_len,
     };
-    let cache_salt = cache_salt(&files, &modules);
+    let cache_salt = cache_salt(&files, &modules, target);
     let defaults = files.sampling_defaults();
     let guests = ModelGuests::new(&modules, files.template_files, &tokenizer, facts);
     let served = ServedModel {
@@ -252,67 +329,17 @@ pub fn load(
     Ok(LoadedModel {
         served: Arc::new(served),
         plan,
+        target,
+        bandwidth,
     })
 }
 
-fn executor(
-    plan: &Arc<Plan>,
-    weights: &dyn WeightSource,
-    max_len: u32,
-    options: &LoadOptions,
-) -> Result<DeviceExecutor, LoadError> {
-    let per_position: u64 = plan
-        .groups
-        .iter()
-        .map(|g| g.bytes_per_position(plan.model_bytes) as u64)
-        .sum();
-    let cpu = CpuOptions {
-        threads: options.threads.unwrap_or(0),
-        kv: KvBudget::Bytes(
-            usize::try_from(kv_bytes(options.kv_cache_bytes, per_position, max_len))
-                .unwrap_or(usize::MAX),
-        ),
-        max_step_tokens: options.max_num_batched_tokens,
-        max_slots: options.max_num_seqs,
-        max_len,
-        ..CpuOptions::default()
-    };
-    let bar = ProgressBar::new(0).with_message("loading weights");
-    if let Ok(style) = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} tensors") {
-        bar.set_style(style);
-    }
-    let executor = CpuDevice::load(plan, weights, &cpu, &mut |progress: LoadProgress| {
-        bar.set_length(progress.total as u64);
-        bar.set_position(progress.done as u64);
-    });
-    bar.finish_and_clear();
-    Ok(executor?)
-}
-
-/// What was asked for; else a quarter of what is free, at most 4 GiB; never less than one whole sequence takes.
-fn kv_bytes(asked: Option<u64>, per_position: u64, max_len: u32) -> u64 {
-    let one_sequence = per_position.saturating_mul(u64::from(max_len) + 16);
-    let quarter = available_memory().map_or(1 << 30, |free| (free / 4).min(4 << 30));
-    asked.unwrap_or_else(|| quarter.max(one_sequence))
-}
-
-/// Memory that can be had without swapping, bytes; none where the system does not say.
-#[must_use]
-pub fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
-    line.split_whitespace()
-        .nth(1)?
-        .parse::<u64>()
-        .ok()
-        .map(|kib| kib * 1024)
-}
-
 /// Root of prefix-cache keys: all that keys and values depend on beside tokens.
-fn cache_salt(files: &ModelFiles, modules: &Modules) -> CacheSalt {
+fn cache_salt(files: &ModelFiles, modules: &Modules, target: Target) -> CacheSalt {
     let mut hash = Sha256::new();
     hash.update(files.identity);
     hash.update(files.config.to_string());
     hash.update(modules.graph_module.digest().0);
+    hash.update(target.to_string());
     CacheSalt(hash.finalize().into())
 }

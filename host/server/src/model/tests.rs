@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::load::{LoadError, on_device};
-use super::{LoadOptions, ModelFiles};
+use super::{LoadFormat, LoadOptions, ModelFiles};
 use crate::source::LocalModel;
 use guesthouse_component::{Runtime, RuntimeConfig};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ fn changed(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
 }
 
 fn open(path: &Path) -> Result<ModelFiles, LoadError> {
-    ModelFiles::open(&LocalModel::Folder(path.to_owned()))
+    ModelFiles::open(&LocalModel::Folder(path.to_owned()), LoadFormat::Auto)
 }
 
 fn refusal(path: &Path, options: &LoadOptions) -> String {

@@ -14,7 +14,7 @@ use guesthouse_engine::{
     Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
 };
 use guesthouse_server::model::load::on_device;
-use guesthouse_server::model::{LoadOptions, ModelFiles};
+use guesthouse_server::model::{DeviceChoice, LoadFormat, LoadOptions, ModelFiles};
 use guesthouse_server::source::LocalModel;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -72,7 +72,7 @@ impl Default for Setup {
 }
 
 pub fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
-    let files = ModelFiles::open(&LocalModel::Folder(model.to_owned())).unwrap();
+    let files = ModelFiles::open(&LocalModel::Folder(model.to_owned()), LoadFormat::Auto).unwrap();
     let number = |key: &str| files.config.get(key).and_then(serde_json::Value::as_u64);
     let heads = number("num_attention_heads").or(number("n_head")).unwrap();
     let hidden = number("hidden_size").or(number("n_embd")).unwrap();
@@ -84,7 +84,8 @@ pub fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
         * 4;
     let options = LoadOptions {
         max_num_seqs: setup.running,
-        max_num_batched_tokens: setup.step_tokens,
+        max_num_batched_tokens: Some(setup.step_tokens),
+        device: DeviceChoice::Cpu,
         kv_cache_bytes: Some(per_position * setup.kv_positions.unwrap_or(1 << 15)),
         threads: Some(setup.threads),
         ..LoadOptions::default()
