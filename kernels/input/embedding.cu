@@ -14,13 +14,6 @@ struct EmbeddingParams {
   int width;
 };
 
-DEVICE void copy(model_t* to, const model_t* from) { store_raw<model_t, VEC>(to, load_raw<model_t, VEC>(from)); }
-template <class T> DEVICE void copy(model_t* to, const T* from) {
-  float v[VEC];
-  load<VEC>(v, from);
-  store<VEC>(to, v);
-}
-
 // Grid: rows, width / (256 * VEC).
 extern "C" __global__ void __launch_bounds__(256) embedding(const __grid_constant__ EmbeddingParams p) {
   let_next_start();
@@ -28,5 +21,7 @@ extern "C" __global__ void __launch_bounds__(256) embedding(const __grid_constan
   wait_for_previous();
   if (at >= p.width) return;
   const i64 id = min(max(p.ids.row(row)[0], 0), p.n - 1);
-  copy(p.y.row(row) + at, p.table + id * p.width + at);
+  float v[VEC];
+  load<VEC>(v, p.table + id * p.width + at);
+  store<VEC>(p.y.row(row) + at, v);
 }
