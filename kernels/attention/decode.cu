@@ -62,6 +62,7 @@ struct AttentionDecodeParams {
   float scale;
   float softcap;
   int window;
+  int early;               // not 0: see the launch order in the kernel
 };
 
 DEVICE Item load_item(const Item* from) {
@@ -202,7 +203,7 @@ DEVICE void write_out(const AttentionDecodeParams& p, const Item& item, int head
 // block wrote before a barrier is then visible to whoever comes last, and all that the others wrote is visible here.
 DEVICE bool arrive(int* counter, int expected) {
   int before;
-  asm volatile("fence.acq_rel.gpu; atom.add.acq_rel.gpu.global.s32 %0, [%1], 1; fence.acq_rel.gpu;" : "=r"(before) : "l"(counter) : "memory");
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   if (before != expected - 1) return false;
   *counter = 0;
   return true;
@@ -217,13 +218,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   u32 ring = shared_address(part_weights + (WARPS * PACK + 1) / 2 * 2) + warp * (STAGES * STAGE_BYTES);
 
+  // The plan, the block tables and all positions but the newest of each row are older than this step. Where the kernels
+  // of a step cannot start before those are complete, as in a captured graph, they are read without waiting for the kernels
+  // ahead: the host says so.
+  if (!p.early) wait_for_previous();
   int first = p.starts[blockIdx.x], last = p.starts[blockIdx.x + 1];
   if (first == last) {
     wait_for_previous();
     return;
   }
   Loader loader(p, first, last, lane, warp);
-#pragma unroll
+#pragma unroll 1
   for (int s = 0; s < STAGES; s++) loader.issue(ring + s * STAGE_BYTES);
   let_next_start();
   wait_for_previous();

@@ -37,6 +37,7 @@ struct AttentionGenericParams {
   float scale;
   float softcap;
   int window;
+  int which;              // rows that are computed: 0 all, 1 those of one token, 2 the longer ones
 };
 
 // N elements as floats; the address is a multiple of their size.
@@ -87,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_generic(const
   let_next_start();
   int row = p.batch.row_of[token];
   if (row < 0) return;
+  if (p.which != 0 && (p.batch.first[row + 1] - p.batch.first[row] == 1) != (p.which == 1)) return;
   int position = p.batch.positions[token];
   int begin = 0, end = position + 1;
 #ifdef WINDOW
