@@ -23,47 +23,76 @@ template <class T, int N> using raw_t = typename Raw<sizeof(T) * N>::type;
 template <class T, int N> DEVICE raw_t<T, N> load_raw(const T* p) { return *reinterpret_cast<const raw_t<T, N>*>(p); }
 template <class T, int N> DEVICE void store_raw(T* p, raw_t<T, N> x) { *reinterpret_cast<raw_t<T, N>*>(p) = x; }
 
-// Conversion between the bits of N elements of T and N floats.
-template <class T, int N> struct Convert {
-  static constexpr int WORDS = sizeof(T) * N / 4;
-  union Bits { raw_t<T, N> raw; u32 words[WORDS > 0 ? WORDS : 1]; T one; DEVICE Bits() {} };
-  static DEVICE void out(float (&y)[N], raw_t<T, N> x) {
-    Bits bits;
-    bits.raw = x;
-    if constexpr (N == 1) {
-      y[0] = to_float(bits.one);
-    } else if constexpr (sizeof(T) == 4) {
+// Words of an access of 4 bytes or more.
+DEVICE u32 word(u32 x, int) { return x; }
+DEVICE u32 word(uint2 x, int i) { return i == 0 ? x.x : x.y; }
+DEVICE u32 word(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+DEVICE void from_words(u32& x, const u32 (&w)[1]) { x = w[0]; }
+DEVICE void from_words(uint2& x, const u32 (&w)[2]) { x = make_uint2(w[0], w[1]); }
+DEVICE void from_words(uint4& x, const u32 (&w)[4]) { x = make_uint4(w[0], w[1], w[2], w[3]); }
+
+// Conversion between the bits of N elements of T, 16 bytes at most, and N floats.
+template <class T, int N> DEVICE void unpack(float (&y)[N], raw_t<T, N> x) {
+  if constexpr (sizeof(T) == 4) {
 #pragma unroll
-      for (int i = 0; i < N; i++) y[i] = __uint_as_float(bits.words[i]);
-    } else {
+    for (int i = 0; i < N; i++) y[i] = __uint_as_float(word(x, i));
+  } else if constexpr (N == 1) {
+    T one;
+    one.bits = x;
+    y[0] = to_float(one);
+  } else {
 #pragma unroll
-      for (int i = 0; i < WORDS; i++) {
-        float2 two = unpack2<T>(bits.words[i]);
-        y[2 * i] = two.x;
-        y[2 * i + 1] = two.y;
+    for (int i = 0; i < N / 2; i++) {
+      float2 two = unpack2<T>(word(x, i));
+      y[2 * i] = two.x;
+      y[2 * i + 1] = two.y;
+    }
+  }
+}
+template <class T, int N> DEVICE raw_t<T, N> pack(const float (&x)[N]) {
+  if constexpr (sizeof(T) == 2 && N == 1) {
+    return from_float<T>(x[0]).bits;
+  } else {
+    constexpr int WORDS = sizeof(T) * N / 4;
+    u32 words[WORDS];
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
+      if constexpr (sizeof(T) == 4) {
+        words[i] = __float_as_uint(x[i]);
+      } else {
+        words[i] = pack2<T>(x[2 * i], x[2 * i + 1]);
       }
     }
+    raw_t<T, N> y;
+    from_words(y, words);
+    return y;
   }
-  static DEVICE raw_t<T, N> in(const float (&x)[N]) {
-    Bits bits;
-    if constexpr (N == 1) {
-      bits.one = from_float<T>(x[0]);
-    } else if constexpr (sizeof(T) == 4) {
+}
+
+// Rounds N floats to T. In pairs, which takes fewer instructions than one by one.
+template <class T, int N> DEVICE void round_to(float (&x)[N]) {
+  if constexpr (sizeof(T) == 2) {
 #pragma unroll
-      for (int i = 0; i < N; i++) bits.words[i] = __float_as_uint(x[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < WORDS; i++) bits.words[i] = pack2<T>(x[2 * i], x[2 * i + 1]);
+    for (int i = 0; i + 1 < N; i += 2) {
+      float2 two = unpack2<T>(pack2<T>(x[i], x[i + 1]));
+      x[i] = two.x;
+      x[i + 1] = two.y;
     }
-    return bits.raw;
+    if constexpr (N % 2 == 1) x[N - 1] = rounded<T>(x[N - 1]);
   }
-};
+}
+
+// The value, computed by now: keeps index arithmetic ahead of the wait for earlier kernels.
+DEVICE int early(int x) {
+  asm volatile("mov.b32 %0, %0;" : "+r"(x));
+  return x;
+}
 
 // N floats at p, of which T may be wider than 16 bytes would allow (then in several accesses).
 template <int N, class T> DEVICE void load(float (&y)[N], const T* p) {
   constexpr int MOST = 16 / sizeof(T);
   if constexpr (N <= MOST) {
-    Convert<T, N>::out(y, load_raw<T, N>(p));
+    unpack<T, N>(y, load_raw<T, N>(p));
   } else {
     raw_t<T, MOST> raw[N / MOST];
 #pragma unroll
@@ -71,7 +100,7 @@ template <int N, class T> DEVICE void load(float (&y)[N], const T* p) {
 #pragma unroll
     for (int i = 0; i < N / MOST; i++) {
       float part[MOST];
-      Convert<T, MOST>::out(part, raw[i]);
+      unpack<T, MOST>(part, raw[i]);
 #pragma unroll
       for (int j = 0; j < MOST; j++) y[i * MOST + j] = part[j];
     }
@@ -80,14 +109,14 @@ template <int N, class T> DEVICE void load(float (&y)[N], const T* p) {
 template <int N, class T> DEVICE void store(T* p, const float (&x)[N]) {
   constexpr int MOST = 16 / sizeof(T);
   if constexpr (N <= MOST) {
-    store_raw<T, N>(p, Convert<T, N>::in(x));
+    store_raw<T, N>(p, pack<T, N>(x));
   } else {
 #pragma unroll
     for (int i = 0; i < N / MOST; i++) {
       float part[MOST];
 #pragma unroll
       for (int j = 0; j < MOST; j++) part[j] = x[i * MOST + j];
-      store_raw<T, MOST>(p + i * MOST, Convert<T, MOST>::in(part));
+      store_raw<T, MOST>(p + i * MOST, pack<T, MOST>(part));
     }
   }
 }

@@ -12,7 +12,7 @@ struct Section {
 struct PrepareParams {
   const int* staging;
   int* target;
-  // Tokens that the step before chose, by draw.
+  // Tokens that the step before chose, by draw; or none.
   const int* sampled;
   // Section 0 holds tokens: -1 - d there stands for what draw d chose.
   Section sections[24];
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     int s = 0, at = i;
     while (s < p.section_count - 1 && at >= p.sections[s].words) at -= p.sections[s++].words;
     int value = p.staging[p.sections[s].from + at];
-    if (s == 0 && value < 0) value = p.sampled[-1 - value];
+    if (s == 0 && value < 0 && p.sampled) value = p.sampled[-1 - value];
     p.target[p.sections[s].to + at] = value;
   }
   for (int i = thread; i < p.pair_count; i += step)

@@ -21,21 +21,29 @@ struct GatedParams {
 
 constexpr bool EXACT = sizeof(value_t) == 4;
 
-DEVICE float combine(float gate, float up, float alpha, float limit) {
+// The result in `gate`.
+DEVICE void combine(float (&gate)[VEC], const float (&up)[VEC], float alpha, float limit) {
+#pragma unroll
+  for (int j = 0; j < VEC; j++) {
 #if defined(CLAMPED)
-  gate = fminf(gate, limit);
-  up = fminf(fmaxf(up, -limit), limit);
-  return times_sigmoid<EXACT>(gate, alpha * gate) * (up + 1.f);
+    const float g = fminf(gate[j], limit), u = fminf(fmaxf(up[j], -limit), limit);
+    gate[j] = times_sigmoid<EXACT>(g, alpha * g) * (u + 1.f);
 #else
-  return rounded<value_t>(apply<FUNCTION, EXACT>(gate, 0.f, 0.f)) * up;
+    gate[j] = apply<FUNCTION, EXACT>(gate[j], 0.f, 0.f);
+#endif
+  }
+#if !defined(CLAMPED)
+  round_to<value_t, VEC>(gate);
+#pragma unroll
+  for (int j = 0; j < VEC; j++) gate[j] *= up[j];
 #endif
 }
 
 // Grid: rows * chunks.
 extern "C" __global__ void __launch_bounds__(256) gated(const __grid_constant__ GatedParams p) {
   let_next_start();
-  const int row = blockIdx.x / p.chunks;
-  const i64 first = ((i64)(blockIdx.x % p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
+  const int row = early(blockIdx.x / p.chunks);
+  const i64 first = ((i64)(blockIdx.x - row * p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
   wait_for_previous();
   float g[ITEMS][VEC], u[ITEMS][VEC];
 #pragma unroll
@@ -61,8 +69,7 @@ extern "C" __global__ void __launch_bounds__(256) gated(const __grid_constant__ 
   for (int i = 0; i < ITEMS; i++) {
     i64 at = first + i * 256 * VEC;
     if (at >= p.width) continue;
-#pragma unroll
-    for (int j = 0; j < VEC; j++) g[i][j] = combine(g[i][j], u[i][j], p.alpha, p.limit);
+    combine(g[i], u[i], p.alpha, p.limit);
     store<VEC>(p.y.row(row) + at, g[i]);
   }
 }

@@ -25,8 +25,8 @@ DEVICE void fetch(float (&v)[VEC], const int* p) {
 // Grid: rows * chunks.
 extern "C" __global__ void __launch_bounds__(256) map(const __grid_constant__ MapParams p) {
   let_next_start();
-  const int row = blockIdx.x / p.chunks;
-  const i64 first = ((i64)(blockIdx.x % p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
+  const int row = early(blockIdx.x / p.chunks);
+  const i64 first = ((i64)(blockIdx.x - row * p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
   wait_for_previous();
   float v[ITEMS][VEC];
 #pragma unroll

@@ -37,8 +37,8 @@ DEVICE i64 in_b(const ZipParams& p, i64 at) {
 // Grid: rows * chunks.
 extern "C" __global__ void __launch_bounds__(256) zip(const __grid_constant__ ZipParams p) {
   let_next_start();
-  const int row = blockIdx.x / p.chunks;
-  const i64 first = ((i64)(blockIdx.x % p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
+  const int row = early(blockIdx.x / p.chunks);
+  const i64 first = ((i64)(blockIdx.x - row * p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
   wait_for_previous();
   float a[ITEMS][VEC], b[ITEMS][VEC];
 #pragma unroll

@@ -27,7 +27,7 @@ struct CopyParams {
 extern "C" __global__ void __launch_bounds__(256) copy_parts(const __grid_constant__ CopyParams p) {
   let_next_start();
   const CopyPart& part = p.parts[blockIdx.y];
-  const i64 row = blockIdx.x / p.chunks;
+  const i64 row = early(blockIdx.x / p.chunks);
   const int item = blockIdx.x % p.chunks * 256 + threadIdx.x;
   wait_for_previous();
   if (item >= part.outer * part.len) return;

@@ -17,7 +17,7 @@ struct SwapParams {
 // Grid: rows * chunks.
 extern "C" __global__ void __launch_bounds__(256) swap_axes(const __grid_constant__ SwapParams p) {
   let_next_start();
-  const i64 row = blockIdx.x / p.chunks;
+  const i64 row = early(blockIdx.x / p.chunks);
   const int at = blockIdx.x % p.chunks * 256 + threadIdx.x;
   wait_for_previous();
   if (at < p.a * p.b) p.y.row(row)[at] = p.x.row(row)[(i64)(at % p.a) * p.b + at / p.a];
