@@ -21,7 +21,17 @@ template <> struct Raw<2> { typedef u16 type; };
 template <class T, int N> using raw_t = typename Raw<sizeof(T) * N>::type;
 
 template <class T, int N> DEVICE raw_t<T, N> load_raw(const T* p) { return *reinterpret_cast<const raw_t<T, N>*>(p); }
-template <class T, int N> DEVICE void store_raw(T* p, raw_t<T, N> x) { *reinterpret_cast<raw_t<T, N>*>(p) = x; }
+
+// One instruction, which a struct's store is not always.
+DEVICE void store_words(void* p, u16 x) { *reinterpret_cast<u16*>(p) = x; }
+DEVICE void store_words(void* p, u32 x) { *reinterpret_cast<u32*>(p) = x; }
+DEVICE void store_words(void* p, uint2 x) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(x.x), "r"(x.y) : "memory");
+}
+DEVICE void store_words(void* p, uint4 x) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+template <class T, int N> DEVICE void store_raw(T* p, raw_t<T, N> x) { store_words(p, x); }
 
 // Words of an access of 4 bytes or more.
 DEVICE u32 word(u32 x, int) { return x; }
@@ -82,11 +92,8 @@ template <class T, int N> DEVICE void round_to(float (&x)[N]) {
   }
 }
 
-// The value, computed by now: keeps index arithmetic ahead of the wait for earlier kernels.
-DEVICE int early(int x) {
-  asm volatile("mov.b32 %0, %0;" : "+r"(x));
-  return x;
-}
+// Row of a block in a grid of (chunks of a row, rows % 65535, rows / 65535).
+DEVICE int grid_row() { return blockIdx.z * gridDim.y + blockIdx.y; }
 
 // N floats at p, of which T may be wider than 16 bytes would allow (then in several accesses).
 template <int N, class T> DEVICE void load(float (&y)[N], const T* p) {

@@ -86,7 +86,7 @@ template <NormKind KIND> DEVICE void norm(const NormParams& p) {
     const int row = mine ? unit / VECTORS : 0, vector = mine ? unit % VECTORS : 0;
     const i64 from = (i64)vector * ROW_WIDTH + lane * VEC;
     auto inside = [&](int i) { return mine && (WHOLE || i * STEP + lane * VEC < ROW_WIDTH); };
-    if (base != blockIdx.x * GROUPS && p.weight_step != 0) load_weights(vector);
+    if (VECTORS > 1 && base != blockIdx.x * GROUPS && p.weight_step != 0) load_weights(vector);
     raw_t<value_t, VEC> raw[PER] = {};
 #pragma unroll
     for (int i = 0; i < PER; i++)

@@ -14,7 +14,7 @@ struct GatedParams {
   Rows<const value_t> up;
   Rows<value_t> y;
   i64 width;    // of y
-  int chunks;   // blocks of a row: width / (256 * ITEMS * VEC), rounded up
+  int rows;
   float alpha;  // CLAMPED: factor in the sigmoid
   float limit;  // CLAMPED: bound
 };
@@ -39,12 +39,13 @@ DEVICE void combine(float (&gate)[VEC], const float (&up)[VEC], float alpha, flo
 #endif
 }
 
-// Grid: rows * chunks.
+// Grid: width / (256 * ITEMS * VEC), rows (see grid_row).
 extern "C" __global__ void __launch_bounds__(256) gated(const __grid_constant__ GatedParams p) {
   let_next_start();
-  const int row = early(blockIdx.x / p.chunks);
-  const i64 first = ((i64)(blockIdx.x - row * p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
+  const int row = grid_row();
+  const i64 first = ((i64)blockIdx.x * ITEMS * 256 + threadIdx.x) * VEC;
   wait_for_previous();
+  if (row >= p.rows) return;
   float g[ITEMS][VEC], u[ITEMS][VEC];
 #pragma unroll
   for (int i = 0; i < ITEMS; i++) {

@@ -12,7 +12,7 @@ struct MapParams {
   Rows<const X_TYPE> x;
   Rows<Y_TYPE> y;
   i64 width;
-  int chunks;  // blocks of a row: width / (256 * ITEMS * VEC), rounded up
+  int rows;
   float a, b;
 };
 
@@ -22,12 +22,13 @@ DEVICE void fetch(float (&v)[VEC], const int* p) {
   for (int i = 0; i < VEC; i++) v[i] = (float)p[i];
 }
 
-// Grid: rows * chunks.
+// Grid: width / (256 * ITEMS * VEC), rows (see grid_row).
 extern "C" __global__ void __launch_bounds__(256) map(const __grid_constant__ MapParams p) {
   let_next_start();
-  const int row = early(blockIdx.x / p.chunks);
-  const i64 first = ((i64)(blockIdx.x - row * p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
+  const int row = grid_row();
+  const i64 first = ((i64)blockIdx.x * ITEMS * 256 + threadIdx.x) * VEC;
   wait_for_previous();
+  if (row >= p.rows) return;
   float v[ITEMS][VEC];
 #pragma unroll
   for (int i = 0; i < ITEMS; i++) {

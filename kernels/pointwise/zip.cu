@@ -16,7 +16,7 @@ struct ZipParams {
   Rows<const value_t> a, b;  // b.stride 0: one row for all
   Rows<value_t> y;
   i64 width;            // of a and y
-  int chunks;           // blocks of a row: width / (256 * ITEMS * VEC), rounded up
+  int rows;
   int rank;             // of `sizes`
   int sizes[MAX_RANK];  // of a, the last dimension first
   int steps[MAX_RANK];  // elements from one index to the next in b; 0 where b repeats
@@ -34,12 +34,13 @@ DEVICE i64 in_b(const ZipParams& p, i64 at) {
   return from;
 }
 
-// Grid: rows * chunks.
+// Grid: width / (256 * ITEMS * VEC), rows (see grid_row).
 extern "C" __global__ void __launch_bounds__(256) zip(const __grid_constant__ ZipParams p) {
   let_next_start();
-  const int row = early(blockIdx.x / p.chunks);
-  const i64 first = ((i64)(blockIdx.x - row * p.chunks) * ITEMS * 256 + threadIdx.x) * VEC;
+  const int row = grid_row();
+  const i64 first = ((i64)blockIdx.x * ITEMS * 256 + threadIdx.x) * VEC;
   wait_for_previous();
+  if (row >= p.rows) return;
   float a[ITEMS][VEC], b[ITEMS][VEC];
 #pragma unroll
   for (int i = 0; i < ITEMS; i++) {

@@ -20,18 +20,23 @@ struct CopyPart {
 
 struct CopyParams {
   CopyPart parts[MAX_PARTS];
-  int chunks;  // blocks of a row: the largest part / 256, rounded up
+  int rows;
+  int count;   // of parts
 };
 
-// Grid: rows * chunks, parts.
+// Grid: units of the largest part / 256, rows (see grid_row). A block does its share of every part.
 extern "C" __global__ void __launch_bounds__(256) copy_parts(const __grid_constant__ CopyParams p) {
   let_next_start();
-  const CopyPart& part = p.parts[blockIdx.y];
-  const i64 row = early(blockIdx.x / p.chunks);
-  const int item = blockIdx.x % p.chunks * 256 + threadIdx.x;
+  const i64 row = grid_row();
+  const int item = blockIdx.x * 256 + threadIdx.x;
   wait_for_previous();
-  if (item >= part.outer * part.len) return;
-  const int run = item / part.len, at = item % part.len;
-  const unit_t x = part.x[row * part.x_stride + part.x_first + (i64)run * part.x_step + at];
-  part.y[row * part.y_stride + part.y_first + (i64)run * part.y_step + at] = x;
+  if (row >= p.rows) return;
+#pragma unroll
+  for (int i = 0; i < MAX_PARTS; i++) {
+    const CopyPart& part = p.parts[i];
+    if (i >= p.count || item >= part.outer * part.len) continue;
+    const int run = item / part.len, at = item % part.len;
+    const unit_t x = part.x[row * part.x_stride + part.x_first + (i64)run * part.x_step + at];
+    part.y[row * part.y_stride + part.y_first + (i64)run * part.y_step + at] = x;
+  }
 }

@@ -11,14 +11,14 @@ struct SwapParams {
   Rows<const unit_t> x;
   Rows<unit_t> y;
   int a, b;
-  int chunks;  // blocks of a row: a * b / 256, rounded up
+  int rows;
 };
 
-// Grid: rows * chunks.
+// Grid: a * b / 256, rows (see grid_row).
 extern "C" __global__ void __launch_bounds__(256) swap_axes(const __grid_constant__ SwapParams p) {
   let_next_start();
-  const i64 row = early(blockIdx.x / p.chunks);
-  const int at = blockIdx.x % p.chunks * 256 + threadIdx.x;
+  const i64 row = grid_row();
+  const int at = blockIdx.x * 256 + threadIdx.x;
   wait_for_previous();
-  if (at < p.a * p.b) p.y.row(row)[at] = p.x.row(row)[(i64)(at % p.a) * p.b + at / p.a];
+  if (row < p.rows && at < p.a * p.b) p.y.row(row)[at] = p.x.row(row)[(i64)(at % p.a) * p.b + at / p.a];
 }
