@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Instr, Place, Planners, Step, StepKind};
+use super::attention_decode::Decode;
+use super::attention_generic::{Generic, Which};
+use super::{Instr, Limits, Place, Planners, Step, StepKind};
 use crate::cuda::driver::Gpu;
 use crate::cuda::options::{CudaDtype, Numerics};
-use crate::error::Result;
+use crate::error::{DeviceError, Result};
 
 /// Attention of one layer over its cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +57,7 @@ pub(crate) trait Kernel: Send {
 pub(crate) struct Attend {
     single: Box<dyn Kernel>,
     long: Box<dyn Kernel>,
+    scratch: usize,
 }
 
 impl Attend {
@@ -62,10 +65,40 @@ impl Attend {
     ///
     /// # Errors
     /// When no kernel computes such attention.
-    pub(crate) fn new(gpu: &Arc<Gpu>, spec: &AttentionSpec, planners: &mut Planners) -> Result<Self> {
-        let _ = (gpu, spec, planners);
-        todo!()
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        spec: &AttentionSpec,
+        limits: &Limits,
+        planners: &mut Planners,
+    ) -> Result<Self> {
+        let decode = Decode::new(gpu, spec, limits, planners)?;
+        let scratch = decode.as_ref().map_or(0, Decode::scratch);
+        let single: Box<dyn Kernel> = match decode {
+            Some(kernel) => Box::new(kernel),
+            None => Box::new(generic(gpu, spec, Which::Single)?),
+        };
+        Ok(Self {
+            single,
+            long: Box::new(generic(gpu, spec, Which::Long)?),
+            scratch,
+        })
     }
+
+    /// Bytes of [`Step::scratch`] that a launch uses.
+    pub(crate) fn scratch(&self) -> usize {
+        self.scratch
+    }
+}
+
+fn generic(gpu: &Arc<Gpu>, spec: &AttentionSpec, which: Which) -> Result<Generic> {
+    Generic::new(gpu, spec, which)?.ok_or_else(|| DeviceError::Unsupported {
+        op: "Attention".to_owned(),
+        scope: "the graph".to_owned(),
+        why: format!(
+            "heads of {} and {} elements are larger than the 512 that the CUDA device computes; use --device cpu",
+            spec.k_dim, spec.v_dim
+        ),
+    })
 }
 
 impl Instr for Attend {

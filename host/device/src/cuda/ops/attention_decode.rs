@@ -1,0 +1,261 @@
+//! Attention of rows of one token, by tensor cores over the paged cache (`kernels/attention/decode.cu`).
+//!
+//! Floor: a step's visible keys and values, read once.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::attention::{self, AttentionSpec};
+use super::{CacheArgs, Limits, PlanSlot, Planners, Step, StepKind, Tensor};
+use crate::cuda::compiler::Source;
+use crate::cuda::driver::{Buffer, Gpu, Properties, failed};
+use crate::cuda::launch::{Grid, Kernel, Params};
+use crate::cuda::options::{CudaDtype, Numerics};
+use crate::error::Result;
+
+mod plan;
+
+use plan::{Cuts, DecodePlanner, Geometry, TILE};
+
+/// `AttentionDecodeParams` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DecodeParams {
+    q: Tensor,
+    out: Tensor,
+    cache: CacheArgs,
+    starts: u64,
+    items: u64,
+    piece_sums: u64,
+    piece_weights: u64,
+    arrived: u64,
+    slopes: u64,
+    sinks: u64,
+    scale: f32,
+    softcap: f32,
+    window: i32,
+    early: i32,
+}
+
+// SAFETY: the kernel's structure; its addresses are those of the step's arenas, caches and plan, and of `Decode`'s own
+// buffer, all of which live as long as the device.
+unsafe impl Params for DecodeParams {}
+
+/// Largest head that the kernel has registers for.
+const MAX_DIM: u32 = 256;
+
+/// Bytes of partial results that batch-invariant cuts may take; with longer sequences the cuts are further apart.
+const PIECE_BYTES: usize = 256 << 20;
+
+/// Tiles from one fixed cut to the next, at least.
+const FIXED_TILES: u32 = 64;
+
+/// The kernel's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    warps: u32,
+    /// Tiles in a warp's ring.
+    stages: u32,
+    /// Blocks on one multiprocessor.
+    resident: u32,
+    /// Dynamic shared memory, bytes.
+    shared: u32,
+}
+
+impl Shape {
+    /// The most loads in flight that shared memory allows.
+    fn new(gpu: &Properties, spec: &AttentionSpec) -> Option<Self> {
+        // A multiprocessor has 1 KiB more than one block may use, and each block costs 1 KiB and a flag.
+        const RESERVED: u32 = 1024 + 16;
+        let whole = gpu.shared_per_block + 1024;
+        let pack = (spec.heads / spec.kv_heads).min(plan::MAX_PACK);
+        // Rows are padded by 16 bytes.
+        let stage = TILE * (2 * spec.k_dim + 16 + 2 * spec.v_dim + 16);
+        let shape = |(resident, warps, least): (u32, u32, u32)| {
+            let parts = warps * pack * (spec.v_dim + 4) * 4 + (warps * pack).next_multiple_of(2) * 8;
+            let free = (whole / resident).checked_sub(RESERVED + parts)?;
+            let stages = (free / (warps * stage)).min(8);
+            (stages >= least).then_some(Self {
+                warps,
+                stages,
+                resident,
+                shared: parts + warps * stages * stage,
+            })
+        };
+        [(2, 4, 3), (1, 4, 2), (1, 2, 2), (1, 1, 1)].into_iter().find_map(shape)
+    }
+}
+
+/// Decode attention of one layer.
+pub(crate) struct Decode {
+    kernel: Kernel,
+    shape: Shape,
+    geometry: Geometry,
+    plan: PlanSlot,
+    /// Most pieces of a step.
+    pieces: usize,
+    /// `[pieces]` arrivals, zero between launches.
+    arrived: Buffer,
+    cache: usize,
+    q: super::Place,
+    y: super::Place,
+    scale: f32,
+    softcap: f32,
+    alibi: u64,
+    sinks: u64,
+    v_dim: u32,
+}
+
+impl Decode {
+    /// Whether the kernel computes such attention.
+    pub(crate) fn is_possible(gpu: &Gpu, spec: &AttentionSpec) -> bool {
+        let fits = |dim: u32| dim.is_multiple_of(16) && (16..=MAX_DIM).contains(&dim);
+        spec.dtype != CudaDtype::F32
+            && fits(spec.k_dim)
+            && fits(spec.v_dim)
+            && spec.q.is_aligned()
+            && spec.y.is_aligned()
+            && spec.block_size.is_multiple_of(TILE)
+            && gpu.properties.capability >= (8, 0)
+            && Shape::new(&gpu.properties, spec).is_some()
+    }
+
+    /// The kernel for a layer; none where [`Decode::is_possible`] says no.
+    ///
+    /// # Errors
+    /// When the kernel is missing or memory is short.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        spec: &AttentionSpec,
+        limits: &Limits,
+        planners: &mut Planners,
+    ) -> Result<Option<Self>> {
+        if !Self::is_possible(gpu, spec) {
+            return Ok(None);
+        }
+        let Some(shape) = Shape::new(&gpu.properties, spec) else {
+            return Ok(None);
+        };
+        let geometry = geometry(gpu, spec, limits, shape);
+        let group = spec.heads / spec.kv_heads;
+        let mut source = Source::new("attention/decode.cu", "attention_decode")
+            .flag(match spec.dtype {
+                CudaDtype::Bf16 => "MODEL_BF16",
+                CudaDtype::F16 => "MODEL_F16",
+                CudaDtype::F32 => "MODEL_F32",
+            })
+            .define("HEAD_DIM", spec.k_dim)
+            .define("VALUE_DIM", spec.v_dim)
+            .define("GROUP", group)
+            .define("WARPS", shape.warps)
+            .define("STAGES", shape.stages);
+        let features = [
+            ("WINDOW", spec.window.is_some()),
+            ("SOFTCAP", spec.softcap.is_some()),
+            ("ALIBI", spec.alibi.is_some()),
+            ("SINKS", spec.sinks.is_some()),
+        ];
+        for (name, _) in features.iter().filter(|(_, present)| *present) {
+            source = source.flag(name);
+        }
+        let pieces = geometry.max_pieces(limits.rows, limits.len);
+        let plan = planners.share(format!("decode {geometry:?}"), || {
+            Box::new(DecodePlanner::new(geometry))
+        });
+        Ok(Some(Self {
+            kernel: gpu.kernel(&source)?,
+            shape,
+            geometry,
+            plan,
+            pieces,
+            arrived: gpu.allocate_zeroed(4 * pieces, "attention's counters")?,
+            cache: spec.cache,
+            q: spec.q,
+            y: spec.y,
+            scale: spec.scale,
+            softcap: spec.softcap.unwrap_or(0.0),
+            alibi: spec.alibi.unwrap_or(0),
+            sinks: spec.sinks.unwrap_or(0),
+            v_dim: spec.v_dim,
+        }))
+    }
+
+    /// Bytes of [`Step::scratch`] that a launch uses: `[pieces, pack, v_dim]` sums and `[pieces, pack, 2]` weights, f32.
+    pub(crate) fn scratch(&self) -> usize {
+        self.sums_bytes() + self.pieces * self.geometry.pack() as usize * 8
+    }
+
+    fn sums_bytes(&self) -> usize {
+        self.pieces * (self.geometry.pack() * self.v_dim) as usize * 4
+    }
+}
+
+/// How a step's work is cut.
+fn geometry(gpu: &Gpu, spec: &AttentionSpec, limits: &Limits, shape: Shape) -> Geometry {
+    let even = Geometry {
+        kv_heads: spec.kv_heads,
+        group: spec.heads / spec.kv_heads,
+        window: spec.window,
+        blocks: gpu.properties.multiprocessors * shape.resident,
+        cuts: Cuts::Even { least: shape.warps },
+    };
+    if spec.numerics == Numerics::Fast {
+        return even;
+    }
+    let bytes = (even.pack() * (spec.v_dim + 2)) as usize * 4;
+    let mut tiles = FIXED_TILES;
+    loop {
+        let fixed = Geometry {
+            cuts: Cuts::Fixed { tiles },
+            ..even
+        };
+        let pieces = fixed.max_pieces(limits.rows, limits.len);
+        // A piece's number is kept in 15 bits.
+        let few = limits.len.div_ceil(tiles * TILE) < 1 << 14;
+        if few && pieces.saturating_mul(bytes) <= PIECE_BYTES || tiles * TILE >= limits.len {
+            return fixed;
+        }
+        tiles *= 2;
+    }
+}
+
+/// Whether launches are being recorded into a graph. Nothing in a graph starts before all that was enqueued ahead of the
+/// graph is complete; launched one by one, kernels of a step may start while its description is still being written.
+fn is_captured(gpu: &Gpu) -> Result<bool> {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream is alive and `status` is written to.
+    unsafe { sys::cuStreamIsCapturing(gpu.stream(), &raw mut status) }
+        .result()
+        .map_err(failed("asking whether a stream is captured"))?;
+    Ok(status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE)
+}
+
+impl attention::Kernel for Decode {
+    fn launch(&self, step: &Step<'_>) -> Result<()> {
+        let starts = step.plan(self.plan).address;
+        let Some(cache) = step.caches.get(self.cache).copied() else {
+            return Ok(());
+        };
+        let params = DecodeParams {
+            q: step.tensor(&self.q),
+            out: step.tensor(&self.y),
+            cache,
+            starts,
+            items: starts + 4 * self.geometry.items_at() as u64,
+            piece_sums: step.scratch,
+            piece_weights: step.scratch + self.sums_bytes() as u64,
+            arrived: self.arrived.address(),
+            slopes: self.alibi,
+            sinks: self.sinks,
+            scale: self.scale,
+            softcap: self.softcap,
+            window: self.geometry.window.map_or(0, |w| i32::try_from(w).unwrap_or(i32::MAX)),
+            early: i32::from(step.kind == StepKind::Decode && is_captured(step.gpu)?),
+        };
+        let grid = Grid::new(self.geometry.blocks, 32 * self.shape.warps).shared(self.shape.shared);
+        self.kernel.launch(step.gpu, grid, &params)
+    }
+}
