@@ -199,7 +199,10 @@ impl<D: Device> Served<'_, D> {
             && let Some(ticket) = self.runner.unfinished()
             && last.is_none_or(|last| ticket.0 <= last.0)
         {
-            let outcome = self.runner.finish(ticket).map_err(|e| failed("collect", &e));
+            let outcome = self
+                .runner
+                .finish(ticket)
+                .map_err(|e| failed("collect", &e));
             if let Err(error) = &outcome {
                 self.broken = Some(error.clone());
             }
@@ -212,7 +215,10 @@ impl<D: Device> Served<'_, D> {
     fn refuse(&self, ticket: Ticket) -> std::result::Result<(), Gone> {
         match &self.broken {
             None => Ok(()),
-            Some(error) => self.done.send((ticket, Err(error.clone()))).map_err(|_| Gone),
+            Some(error) => self
+                .done
+                .send((ticket, Err(error.clone())))
+                .map_err(|_| Gone),
         }
     }
 }

@@ -53,6 +53,7 @@ mod device;
 mod error;
 mod executor;
 mod history;
+mod kv_budget;
 pub mod weights_eval;
 
 #[doc(hidden)]

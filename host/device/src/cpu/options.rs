@@ -1,9 +1,10 @@
 //! What the CPU device is told at load.
 
-use guesthouse_graph::{CacheKind, Plan};
+use guesthouse_graph::Plan;
 
 use super::kv::{KvShape, RUN};
 use crate::error::{DeviceError, Result};
+use crate::kv_budget::{Uses, divide};
 
 /// Memory for keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,26 +107,15 @@ impl CpuOptions {
                     .sum()
             })
             .collect();
-        // More than this a group cannot use: every slot at its longest.
-        let block = self.block_size as usize;
-        let per_slot = |kind: CacheKind| {
-            let positions = match kind {
-                CacheKind::Window { window } => {
-                    (window as usize + self.max_step_tokens as usize + 2 * block)
-                        .min(self.max_len as usize)
-                }
-                CacheKind::Full | CacheKind::Recurrent { .. } => self.max_len as usize,
-            };
-            positions.div_ceil(block) + 1
+        let uses = Uses {
+            block_size: self.block_size,
+            max_step_tokens: self.max_step_tokens,
+            max_slots: self.max_slots,
+            max_len: self.max_len,
         };
-        let most: Vec<usize> = plan
-            .groups
-            .iter()
-            .map(|g| per_slot(g.spec.kind).saturating_mul(self.max_slots as usize))
-            .collect();
         let blocks = match self.kv {
             KvBudget::Blocks(n) => vec![n as usize; plan.groups.len()],
-            KvBudget::Bytes(bytes) => divide(bytes, &group_bytes, &most),
+            KvBudget::Bytes(bytes) => divide(bytes, &group_bytes, &uses.most(plan)),
         };
         if blocks.contains(&0) {
             let expected = format!(
@@ -140,26 +130,4 @@ impl CpuOptions {
         }
         Ok(blocks)
     }
-}
-
-/// Equal numbers of blocks for all groups; what a group cannot use goes to the others.
-fn divide(mut bytes: usize, sizes: &[usize], most: &[usize]) -> Vec<usize> {
-    let mut blocks = vec![0; sizes.len()];
-    let mut open: Vec<usize> = (0..sizes.len()).collect();
-    while !open.is_empty() {
-        let each = bytes / open.iter().map(|&g| sizes[g]).sum::<usize>().max(1);
-        let full: Vec<usize> = open.iter().copied().filter(|&g| most[g] <= each).collect();
-        if full.is_empty() {
-            for &g in &open {
-                blocks[g] = each;
-            }
-            break;
-        }
-        for &g in &full {
-            blocks[g] = most[g];
-            bytes -= most[g] * sizes[g];
-        }
-        open.retain(|g| !full.contains(g));
-    }
-    blocks
 }

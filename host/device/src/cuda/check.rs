@@ -4,14 +4,70 @@ mod report;
 
 pub use report::{Environment, Gpu, KernelReport, Library, Need, Verdict};
 
-use crate::error::Result;
+use super::{driver, libs};
+use crate::error::{DeviceError, Result};
+
+/// All that is looked for.
+const LIBRARIES: [libs::Wanted; 4] = [libs::DRIVER, libs::BUILTINS, libs::NVRTC, libs::CUBLASLT];
+
+/// A GPU on which a model could run.
+///
+/// # Errors
+/// What is missing and the command that installs it.
+pub(crate) fn probe(ordinal: usize) -> Result<Gpu> {
+    for wanted in LIBRARIES {
+        libs::load(wanted)?;
+    }
+    describe(ordinal)
+}
+
+/// A GPU that the driver sees.
+fn describe(ordinal: usize) -> Result<Gpu> {
+    let properties = driver::properties(ordinal)?;
+    if properties.capability < (8, 0) {
+        let (major, minor) = properties.capability;
+        return Err(DeviceError::Absent {
+            device: "cuda",
+            why: format!(
+                "{} has compute capability {major}.{minor}; 8.0 (Ampere) or later is needed",
+                properties.name
+            ),
+        });
+    }
+    Ok(Gpu {
+        ordinal,
+        name: properties.name,
+        capability: properties.capability,
+        multiprocessors: properties.multiprocessors,
+        memory: properties.memory,
+        free: properties.memory,
+        bandwidth: None,
+    })
+}
 
 /// Libraries and GPUs of this machine. Changes nothing and loads no kernel.
 #[must_use]
 pub fn environment() -> Environment {
+    let libraries = LIBRARIES
+        .into_iter()
+        .map(|wanted| Library {
+            name: wanted.name,
+            found: libs::load(wanted)
+                .ok()
+                .map(|path| path.display().to_string()),
+            install: wanted.install,
+            need: Need::Required,
+        })
+        .collect();
+    let (gpus, absent) = match driver::count() {
+        Ok(0) => (Vec::new(), Some("the driver sees no GPU".to_owned())),
+        Ok(count) => ((0..count).filter_map(|i| describe(i).ok()).collect(), None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
     Environment {
-        absent: Some(super::ABSENT.to_owned()),
-        ..Environment::default()
+        libraries,
+        gpus,
+        absent,
     }
 }
 
@@ -19,6 +75,18 @@ pub fn environment() -> Environment {
 ///
 /// # Errors
 /// When there is no GPU, or it is lost.
-pub fn run(_filter: Option<&str>, _report: &mut dyn FnMut(KernelReport)) -> Result<()> {
-    Err(super::absent())
+pub fn run(filter: Option<&str>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
+    let gpu = driver::Gpu::open(0, None)?;
+    for (name, check) in CHECKS {
+        if filter.is_none_or(|f| name.contains(f)) {
+            check(&gpu, report)?;
+        }
+    }
+    Ok(())
 }
+
+/// Checks one kind of kernel.
+type Check = fn(&std::sync::Arc<driver::Gpu>, &mut dyn FnMut(KernelReport)) -> Result<()>;
+
+/// Every check by name.
+const CHECKS: &[(&str, Check)] = &[];

@@ -15,7 +15,6 @@ use crate::error::{DeviceError, Result};
 use std::sync::Arc;
 
 mod nodes;
-mod shapes;
 
 /// A plan as instructions, in the three parts that run at different times.
 pub(crate) struct Program {
@@ -157,8 +156,7 @@ impl Compiler<'_, '_> {
     }
 
     fn supported(&self, node: &Node) -> Result<()> {
-        const LATER: &str =
-            "the CUDA device has no kernel for this operation yet; use --device cpu or another model";
+        const LATER: &str = "the CUDA device has no kernel for this operation yet; use --device cpu or another model";
         match &node.op {
             Op::LatentAttention(_)
             | Op::Route(_)
@@ -167,12 +165,11 @@ impl Compiler<'_, '_> {
             | Op::DeltaRule { .. }
             | Op::Pool { .. }
             | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
-            Op::Attention(a) | Op::PagedAttention(a) if a.mask == Mask::PrefixLm => {
-                Err(self.unsupported(
+            Op::Attention(a) | Op::PagedAttention(a) if a.mask == Mask::PrefixLm => Err(self
+                .unsupported(
                     node,
                     "the CUDA device has no prefix-LM masks yet; use another model",
-                ))
-            }
+                )),
             _ => Ok(()),
         }
     }
@@ -278,7 +275,14 @@ impl Compiler<'_, '_> {
             columns += n as usize;
         }
         self.fit(node, "result", y.width, columns)?;
-        let linear = Linear::new(&self.loader.gpu, &self.matmul, self.loader.dtype, parts, x, y)?;
+        let linear = Linear::new(
+            &self.loader.gpu,
+            &self.matmul,
+            self.loader.dtype,
+            parts,
+            x,
+            y,
+        )?;
         let rows = match y.arena {
             Rows::Tokens => self.limits.tokens,
             Rows::Outputs => self.limits.outputs,
@@ -335,7 +339,13 @@ impl Compiler<'_, '_> {
             block_size: self.limits.block_size,
             numerics: self.numerics,
         };
-        let attend = Attend::new(&self.loader.gpu, &spec, &mut self.program.planners)?;
+        let attend = Attend::new(
+            &self.loader.gpu,
+            &spec,
+            &self.limits,
+            &mut self.program.planners,
+        )?;
+        self.scratch(attend.scratch());
         self.push(index, y.arena, attend);
         Ok(())
     }

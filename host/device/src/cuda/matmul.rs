@@ -86,7 +86,11 @@ impl Matmul {
     ///
     /// # Errors
     /// When cuBLASLt is missing.
-    pub(crate) fn open(gpu: &Arc<Gpu>, numerics: Numerics, cache: Option<&Path>) -> Result<Arc<Self>> {
+    pub(crate) fn open(
+        gpu: &Arc<Gpu>,
+        numerics: Numerics,
+        cache: Option<&Path>,
+    ) -> Result<Arc<Self>> {
         let lt = Lt::open(gpu)?;
         let name: String = gpu
             .properties
@@ -95,7 +99,11 @@ impl Matmul {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
             .collect();
         let file = cache.map(|c| {
-            c.join(format!("products-{name}-{}-{}.txt", lt.version, Own::VERSION))
+            c.join(format!(
+                "products-{name}-{}-{}.txt",
+                lt.version,
+                Own::VERSION
+            ))
         });
         let kept = file.as_deref().map(read).unwrap_or_default();
         Ok(Arc::new(Self {
@@ -148,7 +156,11 @@ impl Matmul {
     }
 
     fn ways(&self, p: &Product) -> Result<Vec<Choice>> {
-        let own = self.own.candidates(p, self.numerics).into_iter().map(Choice::Own);
+        let own = self
+            .own
+            .candidates(p, self.numerics)
+            .into_iter()
+            .map(Choice::Own);
         if self.numerics == Numerics::BatchInvariant {
             // One way for any number of rows.
             let own: Vec<Choice> = own.take(1).collect();
@@ -156,10 +168,18 @@ impl Matmul {
                 return Ok(own);
             }
             let wide = Product { m: 512, ..*p };
-            let first = self.lt.algorithms(&wide, Numerics::BatchInvariant)?.into_iter().next();
+            let first = self
+                .lt
+                .algorithms(&wide, Numerics::BatchInvariant)?
+                .into_iter()
+                .next();
             return Ok(first.map(Choice::Library).into_iter().collect());
         }
-        let library = self.lt.algorithms(p, Numerics::Fast)?.into_iter().map(Choice::Library);
+        let library = self
+            .lt
+            .algorithms(p, Numerics::Fast)?
+            .into_iter()
+            .map(Choice::Library);
         Ok(own.chain(library).collect())
     }
 
@@ -184,7 +204,14 @@ impl Matmul {
                 what: format!("no kernel multiplies {text}"),
             });
         };
-        tracing::debug!(product = text, m = p.m, microseconds = time * 1e3, own = matches!(choice, Choice::Own(_)), ways = ways.len(), "chosen");
+        tracing::debug!(
+            product = text,
+            m = p.m,
+            microseconds = time * 1e3,
+            own = matches!(choice, Choice::Own(_)),
+            ways = ways.len(),
+            "chosen"
+        );
         lock(&self.kept).insert(text.to_owned(), choice);
         if let Some(file) = &self.file {
             append(file, text, choice);
@@ -253,7 +280,10 @@ fn append(file: &Path, key: &str, choice: Choice) {
         Choice::Library(a) => a.words().map(|w| format!("{w:x}")).join(" "),
     };
     let line = format!("{key}\t{choice}\n");
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
+    let opened = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file);
     if let Err(error) = opened.and_then(|mut f| f.write_all(line.as_bytes())) {
         tracing::warn!(file = %file.display(), %error, "a choice was not kept");
     }

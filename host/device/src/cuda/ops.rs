@@ -7,7 +7,12 @@ use crate::error::Result;
 
 // One file per kind of kernel: parameters, choice of variant, launch.
 pub(crate) mod attention;
+pub(crate) mod attention_decode;
+pub(crate) mod attention_generic;
+pub(crate) mod attention_prefill;
 pub(crate) mod linear;
+pub(crate) mod own;
+pub(crate) mod quant;
 
 /// Where a value lives, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +158,11 @@ pub(crate) struct Planners {
 
 impl Planners {
     /// The planner with this key, which says all that its plans depend on; made by `new` if there is none yet.
-    pub(crate) fn share(&mut self, key: String, new: impl FnOnce() -> Box<dyn Planner>) -> PlanSlot {
+    pub(crate) fn share(
+        &mut self,
+        key: String,
+        new: impl FnOnce() -> Box<dyn Planner>,
+    ) -> PlanSlot {
         let at = self.list.iter().position(|(k, _)| *k == key);
         PlanSlot(at.unwrap_or_else(|| {
             self.list.push((key, new()));

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::error::{DeviceError, Result};
+
 /// Type of weights and activations on the GPU; sums are f32 in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CudaDtype {
@@ -57,7 +59,7 @@ pub enum CudaGraphs {
 }
 
 /// Whether a row's results may depend on what else is in its batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Numerics {
     /// Kernels, tiles and splits are chosen for the batch at hand; results agree within rounding.
     #[default]
@@ -104,6 +106,52 @@ impl Default for CudaOptions {
             graphs: CudaGraphs::Captured,
             numerics: Numerics::Fast,
             cache_dir: None,
+        }
+    }
+}
+
+impl CudaOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let check = |option, ok: bool, expected: &str, found: String| {
+            let expected = expected.to_owned();
+            if ok {
+                Ok(())
+            } else {
+                Err(DeviceError::Option {
+                    option,
+                    expected,
+                    found,
+                })
+            }
+        };
+        let block = self.block_size;
+        check(
+            "block_size",
+            block > 0 && block.is_multiple_of(16) && block <= 1024,
+            "a multiple of 16 up to 1024",
+            block.to_string(),
+        )?;
+        for (option, value, most) in [
+            ("max_step_tokens", self.max_step_tokens, 1 << 20),
+            ("max_slots", self.max_slots, 1 << 14),
+            ("max_len", self.max_len, 1 << 26),
+        ] {
+            let expected = format!("1 to {most}");
+            check(
+                option,
+                (1..=most).contains(&value),
+                &expected,
+                value.to_string(),
+            )?;
+        }
+        match self.kv {
+            KvMemory::Utilization(share) => check(
+                "gpu_memory_utilization",
+                share > 0.0 && share <= 1.0,
+                "a number above 0, at most 1",
+                share.to_string(),
+            ),
+            KvMemory::Bytes(_) | KvMemory::Blocks(_) => Ok(()),
         }
     }
 }

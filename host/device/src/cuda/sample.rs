@@ -48,7 +48,12 @@ impl Sampler {
     ///
     /// # Errors
     /// When the driver refuses a launch.
-    pub(crate) fn sample(&mut self, ticket: Ticket, logits: Tensor, draws: &[Draw<'_>]) -> Result<()> {
+    pub(crate) fn sample(
+        &mut self,
+        ticket: Ticket,
+        logits: Tensor,
+        draws: &[Draw<'_>],
+    ) -> Result<()> {
         let _ = (ticket, logits, draws);
         todo!()
     }

@@ -249,9 +249,7 @@ impl<'a> Loader<'a> {
     /// As for [`Self::matrix`], or when a bias does not fit.
     pub(crate) fn linear(&mut self, segments: &[Segment]) -> Result<Vec<Part>> {
         let plain = |s: &Segment| self.graph.weight(s.weight).scheme.plain().is_some();
-        let runs: Vec<&[Segment]> = segments
-            .chunk_by(|a, b| plain(a) && plain(b))
-            .collect();
+        let runs: Vec<&[Segment]> = segments.chunk_by(|a, b| plain(a) && plain(b)).collect();
         let mut column = 0;
         let mut parts = Vec::new();
         for run in runs {
@@ -345,7 +343,10 @@ pub(crate) fn model_flag(dtype: CudaDtype) -> &'static str {
 }
 
 /// A plain tensor's elements in another type, rounded to nearest.
-fn converted<'t>(tensor: &'t HostTensor<'_>, dtype: CudaDtype) -> Result<std::borrow::Cow<'t, [u8]>> {
+fn converted<'t>(
+    tensor: &'t HostTensor<'_>,
+    dtype: CudaDtype,
+) -> Result<std::borrow::Cow<'t, [u8]>> {
     let same = matches!(
         (tensor.info.scheme, dtype),
         (Scheme::Plain(DType::Bf16), CudaDtype::Bf16)

@@ -133,7 +133,10 @@ impl<D: Device> Runner<D> {
 
     /// Steps that were sampled and not finished, oldest first.
     pub(super) fn unfinished(&self) -> Option<Ticket> {
-        self.launched.front().filter(|l| l.sampled).map(|l| l.ticket)
+        self.launched
+            .front()
+            .filter(|l| l.sampled)
+            .map(|l| l.ticket)
     }
 
     /// Whether a step's results must be there before the next one is launched.
@@ -255,7 +258,10 @@ impl<D: Device> Runner<D> {
         }
         let step = self.launched.iter_mut().find(|l| l.ticket == ticket);
         let step = step.ok_or_else(|| {
-            format!("tokens of step {} are wanted but it was not sampled", ticket.0)
+            format!(
+                "tokens of step {} are wanted but it was not sampled",
+                ticket.0
+            )
         })?;
         if sample as usize >= step.samples.len() {
             return Err(format!("step {} has no sample {sample}", ticket.0));

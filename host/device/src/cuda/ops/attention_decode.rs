@@ -75,7 +75,8 @@ impl Shape {
         // Rows are padded by 16 bytes.
         let stage = TILE * (2 * spec.k_dim + 16 + 2 * spec.v_dim + 16);
         let shape = |(resident, warps, least): (u32, u32, u32)| {
-            let parts = warps * pack * (spec.v_dim + 4) * 4 + (warps * pack).next_multiple_of(2) * 8;
+            let parts =
+                warps * pack * (spec.v_dim + 4) * 4 + (warps * pack).next_multiple_of(2) * 8;
             let free = (whole / resident).checked_sub(RESERVED + parts)?;
             let stages = (free / (warps * stage)).min(8);
             (stages >= least).then_some(Self {
@@ -85,7 +86,9 @@ impl Shape {
                 shared: parts + warps * stages * stage,
             })
         };
-        [(2, 4, 3), (1, 4, 2), (1, 2, 2), (1, 1, 1)].into_iter().find_map(shape)
+        [(2, 4, 3), (1, 4, 2), (1, 2, 2), (1, 1, 1)]
+            .into_iter()
+            .find_map(shape)
     }
 }
 
@@ -252,7 +255,10 @@ impl attention::Kernel for Decode {
             sinks: self.sinks,
             scale: self.scale,
             softcap: self.softcap,
-            window: self.geometry.window.map_or(0, |w| i32::try_from(w).unwrap_or(i32::MAX)),
+            window: self
+                .geometry
+                .window
+                .map_or(0, |w| i32::try_from(w).unwrap_or(i32::MAX)),
             early: i32::from(step.kind == StepKind::Decode && is_captured(step.gpu)?),
         };
         let grid = Grid::new(self.geometry.blocks, 32 * self.shape.warps).shared(self.shape.shared);

@@ -105,7 +105,9 @@ impl Generic {
             y: spec.y,
             scale: spec.scale,
             softcap: spec.softcap.unwrap_or(0.0),
-            window: spec.window.map_or(0, |w| i32::try_from(w).unwrap_or(i32::MAX)),
+            window: spec
+                .window
+                .map_or(0, |w| i32::try_from(w).unwrap_or(i32::MAX)),
             alibi: spec.alibi.unwrap_or(0),
             sinks: spec.sinks.unwrap_or(0),
         }))

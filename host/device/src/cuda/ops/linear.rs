@@ -33,12 +33,18 @@ impl Linear {
         x: Place,
         y: Place,
     ) -> Result<Self> {
-        let output = if y.element == 4 { CudaDtype::F32 } else { dtype };
+        let output = if y.element == 4 {
+            CudaDtype::F32
+        } else {
+            dtype
+        };
         if output != dtype && parts.iter().any(|p| p.bias.is_some()) {
             return Err(DeviceError::plan("a linear of f32 results has a bias"));
         }
         if x.element != dtype.bytes() {
-            return Err(DeviceError::plan("a linear reads values that are not of the model's type"));
+            return Err(DeviceError::plan(
+                "a linear reads values that are not of the model's type",
+            ));
         }
         Ok(Self {
             matmul: Arc::clone(matmul),

@@ -31,7 +31,13 @@ impl Own {
     ///
     /// # Errors
     /// When there is no such variant or the driver refuses it.
-    pub(crate) fn run(&self, _gpu: &Gpu, _p: &Product, _operands: &Operands, variant: u32) -> Result<()> {
+    pub(crate) fn run(
+        &self,
+        _gpu: &Gpu,
+        _p: &Product,
+        _operands: &Operands,
+        variant: u32,
+    ) -> Result<()> {
         Err(DeviceError::plan(format!("no matrix kernel {variant}")))
     }
 }

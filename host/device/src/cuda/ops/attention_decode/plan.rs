@@ -178,7 +178,11 @@ impl DecodePlanner {
                 let mut begin = first;
                 while begin < end {
                     let last = self.starts.len() == g.blocks as usize;
-                    let take = if last { end - begin } else { block.take(end - begin, least) };
+                    let take = if last {
+                        end - begin
+                    } else {
+                        block.take(end - begin, least)
+                    };
                     if take > 0 {
                         self.items.push(Item {
                             token: row.first,
@@ -233,7 +237,8 @@ impl DecodePlanner {
                 pieces = number(&mut self.items[from..], pieces);
             }
         }
-        self.items.sort_by_key(|item| Reverse(item.end - item.begin));
+        self.items
+            .sort_by_key(|item| Reverse(item.end - item.begin));
         self.loads.clear();
         self.loads.extend((0..g.blocks).map(|b| Reverse((0, b))));
         self.dealt.clear();

@@ -75,8 +75,14 @@ fn plan(geometry: Geometry, rows: &[PlanRow]) -> Vec<Read> {
 fn check(geometry: Geometry, rows: &[PlanRow], items: &[Read]) {
     let mut pieces_seen = vec![0; geometry.max_pieces(limits(rows).rows, limits(rows).len)];
     for row in rows {
-        let mine: Vec<_> = items.iter().filter(|i| i.token == row.first as i32).collect();
-        assert!(mine.iter().all(|i| i.slot == row.slot as i32 && i.kv_len == row.kv_len as i32));
+        let mine: Vec<_> = items
+            .iter()
+            .filter(|i| i.token == row.first as i32)
+            .collect();
+        assert!(
+            mine.iter()
+                .all(|i| i.slot == row.slot as i32 && i.kv_len == row.kv_len as i32)
+        );
         for head in 0..geometry.kv_heads * geometry.group {
             let group = head / geometry.group;
             let covers = |i: &&&Read| {
@@ -94,7 +100,10 @@ fn check(geometry: Geometry, rows: &[PlanRow], items: &[Read]) {
                 at = part.end;
                 assert_eq!(part.pieces, parts.len() as i32);
                 assert_eq!(part.index, index as i32);
-                assert_eq!(part.piece, if parts.len() == 1 { -1 } else { parts[0].piece });
+                assert_eq!(
+                    part.piece,
+                    if parts.len() == 1 { -1 } else { parts[0].piece }
+                );
             }
             assert_eq!(at as u32, row.kv_len.div_ceil(TILE));
         }
@@ -145,7 +154,10 @@ fn one_token_is_one_item_per_head() {
     let items = plan(g, &rows);
     check(g, &rows, &items);
     assert_eq!(items.len(), 2);
-    assert_eq!((items[1].q_head, items[1].piece, items[1].pieces), (3, -1, 1));
+    assert_eq!(
+        (items[1].q_head, items[1].piece, items[1].pieces),
+        (3, -1, 1)
+    );
 }
 
 #[test]
@@ -180,9 +192,13 @@ fn anything_is_covered_once() {
             window: (random(3) == 0).then(|| 1 + random(700)),
             blocks: 1 + random(300),
             cuts: if random(3) == 0 {
-                Cuts::Fixed { tiles: 1 + random(64) }
+                Cuts::Fixed {
+                    tiles: 1 + random(64),
+                }
             } else {
-                Cuts::Even { least: 1 << random(4) }
+                Cuts::Even {
+                    least: 1 << random(4),
+                }
             },
         };
         let rows = rows(&lens);
@@ -208,7 +224,10 @@ fn fixed_cuts_do_not_depend_on_the_batch() {
     };
     for row in &all {
         let alone = plan(g, &[*row]);
-        assert_eq!(ranges(&batch, row.first as i32), ranges(&alone, row.first as i32));
+        assert_eq!(
+            ranges(&batch, row.first as i32),
+            ranges(&alone, row.first as i32)
+        );
     }
     // Position 2400 is the first that the row of 3000 sees: tile 150, cut at 160.
     assert_eq!(ranges(&batch, 0)[..2], [(0, 150, 160, 0), (0, 160, 176, 1)]);

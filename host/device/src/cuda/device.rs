@@ -1,0 +1,455 @@
+//! [`Device`] on an NVIDIA GPU.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use guesthouse_engine::{BlockCopy, ExecutorInfo, GroupInfo, GroupKind, Ticket};
+use guesthouse_graph::{CacheKind, Plan};
+use guesthouse_weights::WeightSource;
+
+use super::compile::{Program, Target, compile};
+use super::driver::{Buffer, Event, Gpu};
+use super::graphs::{Graphs, bucket};
+use super::matmul::Matmul;
+use super::memory::{self, Held, Kv};
+use super::ops::{CacheArgs, Instr, Limits, Step, StepKind};
+use super::options::{CudaGraphs, CudaOptions};
+use super::sample::{Sampler, SamplerLimits};
+use super::weights::Loader;
+use super::words::{Padded, Words};
+use crate::cpu::LoadProgress;
+use crate::device::{Batch, BatchRow, Device, Draw, Feeding, Finished, MemoryUse};
+use crate::error::{DeviceError, Result};
+use crate::executor::DeviceExecutor;
+
+/// Least output rows computed at a time.
+const OUTPUT_ROWS: u32 = 256;
+
+/// Steps under way at once.
+const DEPTH: u32 = 4;
+
+/// A model on a GPU. Everything is enqueued on one stream; the host waits only in [`Device::finish`].
+pub struct CudaDevice {
+    info: ExecutorInfo,
+    memory: MemoryUse,
+    limits: Limits,
+    mode: CudaGraphs,
+    program: Program,
+    caches: Vec<CacheArgs>,
+    kv: Kv,
+    words: Words,
+    sampler: Sampler,
+    graphs: Graphs,
+    arenas: [Buffer; 3],
+    scratch: Buffer,
+    steps: VecDeque<UnderWay>,
+    /// Output rows of the last forward pass, padding included.
+    last_outputs: u32,
+    /// Events not in use.
+    events: Vec<(Event, Event)>,
+    /// The last finished step's end, while the next one may still be measured against it.
+    last: Option<(Event, Event)>,
+    matmul: Arc<Matmul>,
+    gpu: Arc<Gpu>,
+}
+
+/// A step between its forward pass and its end.
+struct UnderWay {
+    ticket: Ticket,
+    /// Begin of the forward pass, end of sampling.
+    events: (Event, Event),
+    /// Whether the step before it was under way when it was enqueued.
+    follows: bool,
+}
+
+impl CudaDevice {
+    /// The GPU, if a model could run on it: driver and required libraries are there and it is recent enough.
+    ///
+    /// # Errors
+    /// What is missing and the command that installs it.
+    pub fn probe(ordinal: usize) -> Result<super::check::Gpu> {
+        super::check::probe(ordinal)
+    }
+
+    /// Loads weights and allocates memory; the result is ready for [`DeviceExecutor`]. `progress` is called as weights
+    /// arrive.
+    ///
+    /// # Errors
+    /// When the GPU, a library or memory is missing, an operation has no kernel, a weight is missing or of the wrong shape,
+    /// or an option is out of range.
+    pub fn new(
+        plan: &Plan,
+        source: &dyn WeightSource,
+        options: &CudaOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self> {
+        options.check()?;
+        let gpu = Gpu::open(options.ordinal, options.cache_dir.as_deref())?;
+        let free_before = gpu.free_memory()?;
+        let matmul = Matmul::open(&gpu, options.numerics, options.cache_dir.as_deref())?;
+        let limits = Limits {
+            tokens: options.max_step_tokens.max(bucket(options.max_slots)),
+            rows: bucket(options.max_slots),
+            outputs: bucket(options.max_slots).max(OUTPUT_ROWS),
+            len: options.max_len,
+            block_size: options.block_size,
+        };
+        let mut loader = Loader::new(&gpu, &plan.graph, source, options.dtype, progress);
+        let target = Target {
+            limits,
+            numerics: options.numerics,
+        };
+        let mut program = compile(plan, &mut loader, &matmul, target)?;
+        let weights = loader.bytes();
+        let arenas = [
+            gpu.allocate(plan.token_bytes * limits.tokens as usize, "activations")?,
+            gpu.allocate(plan.output_bytes * limits.outputs as usize, "logits")?,
+            gpu.allocate_zeroed(plan.broadcast_bytes, "constants")?,
+        ];
+        let scratch = gpu.allocate(program.scratch, "scratch")?;
+        let words = Words::new(
+            &gpu,
+            limits,
+            options.max_slots,
+            plan.groups.len(),
+            &mut program.planners,
+        )?;
+        let vocab = u32::try_from(program.logits.width).unwrap_or(u32::MAX);
+        let sampler = Sampler::new(
+            &gpu,
+            SamplerLimits {
+                vocab,
+                logits: if program.logits.element == 4 {
+                    super::CudaDtype::F32
+                } else {
+                    options.dtype
+                },
+                rows: limits.outputs,
+                draws: limits.rows,
+                steps: DEPTH,
+            },
+        )?;
+        let arena =
+            arenas.iter().map(Buffer::bytes).sum::<usize>() + scratch.bytes() + words.bytes();
+        let held = Held {
+            weights,
+            activations: arena,
+            free_before,
+        };
+        let kv = memory::allocate(&gpu, plan, &program.caches, options, held)?;
+        let caches = kv.args(&program.caches, &words, options.block_size);
+        let groups = plan
+            .groups
+            .iter()
+            .zip(&kv.blocks)
+            .map(|(g, &blocks)| GroupInfo {
+                kind: match g.spec.kind {
+                    CacheKind::Full => GroupKind::Full,
+                    CacheKind::Window { window } => GroupKind::Window { window },
+                    CacheKind::Recurrent { .. } => GroupKind::Recurrent,
+                },
+                blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+            });
+        let info = ExecutorInfo {
+            block_size: options.block_size,
+            groups: groups.collect(),
+            slots: options.max_slots,
+            max_step_tokens: options.max_step_tokens,
+            max_len: options.max_len,
+            vocab,
+            whole_prompt: false,
+        };
+        let mut device = Self {
+            info,
+            memory: MemoryUse {
+                weights,
+                kv: kv.bytes(),
+                arena,
+            },
+            limits,
+            mode: options.graphs,
+            program,
+            caches,
+            kv,
+            words,
+            sampler,
+            graphs: Graphs::new(&gpu),
+            arenas,
+            scratch,
+            steps: VecDeque::new(),
+            last_outputs: 0,
+            events: Vec::new(),
+            last: None,
+            matmul,
+            gpu,
+        };
+        device.run_once()?;
+        device.warm_up()?;
+        Ok(device)
+    }
+
+    /// Loads a model and starts its executor.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::new`].
+    pub fn load(
+        plan: &Arc<Plan>,
+        source: &dyn WeightSource,
+        options: &CudaOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<DeviceExecutor> {
+        DeviceExecutor::start(Self::new(plan, source, options, progress)?)
+    }
+
+    fn run_once(&mut self) -> Result<()> {
+        let counts = Padded {
+            tokens: 0,
+            rows: 0,
+            outputs: 0,
+        };
+        let once = std::mem::take(&mut self.program.once);
+        self.run(&once, &self.step(StepKind::Mixed, counts, (0, 0)))?;
+        self.gpu.synchronize()
+    }
+
+    /// Runs a step of the largest kind and a small one, with made-up tokens: kernels are compiled and loaded, and products
+    /// of the largest shapes are chosen, before the first request comes.
+    fn warm_up(&mut self) -> Result<()> {
+        let len = self.info.max_step_tokens.min(self.info.max_len).max(1);
+        let tables: Vec<Vec<guesthouse_engine::BlockId>> = vec![Vec::new(); self.info.groups.len()];
+        for len in [len, 1] {
+            let tokens: Vec<u32> = (0..len).map(|i| i * 31 % self.info.vocab.max(1)).collect();
+            let row = BatchRow {
+                slot: 0,
+                generation: 0,
+                first: 0,
+                start: 0,
+                len,
+                prompt_len: len,
+                admitted_len: len,
+                tables: &tables,
+            };
+            let batch = Batch {
+                tokens: &tokens,
+                feeds: &[],
+                rows: &[row],
+                sampled: &[len as usize - 1],
+                scored: &[],
+            };
+            self.forward(Ticket(0), &batch)?;
+            self.steps.clear();
+        }
+        self.gpu.synchronize()?;
+        self.matmul.settle();
+        Ok(())
+    }
+
+    fn step(
+        &self,
+        kind: StepKind,
+        counts: Padded,
+        (single_rows, long_rows): (u32, u32),
+    ) -> Step<'_> {
+        Step {
+            gpu: &self.gpu,
+            kind,
+            batch: self.words.args(counts),
+            single_rows,
+            long_rows,
+            arenas: [
+                self.arenas[0].address(),
+                self.arenas[1].address(),
+                self.arenas[2].address(),
+            ],
+            plans: &self.words.plans,
+            caches: &self.caches,
+            scratch: self.scratch.address(),
+        }
+    }
+
+    fn run(&self, program: &[Box<dyn Instr>], step: &Step<'_>) -> Result<()> {
+        for instr in program {
+            instr.launch(step)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a batch is a plain decode step: a captured graph may run it.
+    fn is_decode(&self, batch: &Batch<'_>) -> bool {
+        self.mode == CudaGraphs::Captured
+            && !batch.rows.is_empty()
+            && batch.rows.iter().all(|r| r.len == 1)
+            && batch.scored.is_empty()
+            && batch.sampled.iter().copied().eq(0..batch.rows.len())
+    }
+
+    fn decode(&mut self, batch: &Batch<'_>) -> Result<()> {
+        let rows = bucket(batch.rows.len() as u32);
+        let counts = Padded {
+            tokens: rows,
+            rows,
+            outputs: rows,
+        };
+        self.words.bring(
+            batch,
+            batch.sampled,
+            counts,
+            &mut self.program.planners,
+            self.sampler.sampled(),
+        )?;
+        let mut graphs = std::mem::replace(&mut self.graphs, Graphs::new(&self.gpu));
+        let step = self.step(StepKind::Decode, counts, (rows, 0));
+        let ran = graphs.run(rows, || {
+            self.run(&self.program.tokens, &step)?;
+            self.run(&self.program.outputs, &step)
+        });
+        self.graphs = graphs;
+        self.last_outputs = rows;
+        ran
+    }
+
+    fn mixed(&mut self, ticket: Ticket, batch: &Batch<'_>) -> Result<()> {
+        let outputs = self.limits.outputs as usize;
+        let counts = Padded {
+            tokens: batch.tokens.len() as u32,
+            rows: batch.rows.len() as u32,
+            outputs: batch.sampled.len() as u32,
+        };
+        if batch.sampled.len() > outputs {
+            return Err(self.broken(ticket, format!("{} sampled tokens", batch.sampled.len())));
+        }
+        self.words.bring(
+            batch,
+            batch.sampled,
+            counts,
+            &mut self.program.planners,
+            self.sampler.sampled(),
+        )?;
+        let single = batch.rows.iter().filter(|r| r.len == 1).count() as u32;
+        let kinds = (single, counts.rows - single);
+        self.run(
+            &self.program.tokens,
+            &self.step(StepKind::Mixed, counts, kinds),
+        )?;
+        for scores in batch.scored.chunks(outputs) {
+            let wanted: Vec<usize> = scores.iter().map(|s| s.token).collect();
+            self.words.bring_outputs(&wanted)?;
+            let counts = Padded {
+                outputs: wanted.len() as u32,
+                ..counts
+            };
+            let logits = {
+                let step = self.step(StepKind::Mixed, counts, kinds);
+                self.run(&self.program.outputs, &step)?;
+                step.tensor(&self.program.logits)
+            };
+            self.sampler.score(ticket, logits, scores)?;
+            // Staging buffers are few.
+            self.gpu.synchronize()?;
+        }
+        if !batch.scored.is_empty() {
+            self.words.bring_outputs(batch.sampled)?;
+        }
+        self.last_outputs = counts.outputs;
+        if !batch.sampled.is_empty() {
+            self.run(
+                &self.program.outputs,
+                &self.step(StepKind::Mixed, counts, kinds),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn broken(&self, ticket: Ticket, what: impl Into<String>) -> DeviceError {
+        DeviceError::Step {
+            ticket: ticket.0,
+            what: what.into(),
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    fn info(&self) -> &ExecutorInfo {
+        &self.info
+    }
+
+    fn memory(&self) -> MemoryUse {
+        self.memory
+    }
+
+    fn feeding(&self) -> Feeding {
+        Feeding::Device
+    }
+
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) -> Result<()> {
+        self.gpu.bind()?;
+        self.kv.copy(&self.gpu, copies)
+    }
+
+    fn forward(&mut self, ticket: Ticket, batch: &Batch<'_>) -> Result<()> {
+        self.gpu.bind()?;
+        if batch.tokens.len() > self.limits.tokens as usize
+            || batch.rows.len() > self.limits.rows as usize
+        {
+            let what = format!("{} tokens in {} rows", batch.tokens.len(), batch.rows.len());
+            return Err(self.broken(ticket, what));
+        }
+        let events = match self.events.pop() {
+            Some(events) => events,
+            None => (self.gpu.event()?, self.gpu.event()?),
+        };
+        events.0.record()?;
+        let follows = !self.steps.is_empty();
+        if self.is_decode(batch) {
+            self.decode(batch)?;
+        } else if !batch.tokens.is_empty() {
+            self.mixed(ticket, batch)?;
+        }
+        self.steps.push_back(UnderWay {
+            ticket,
+            events,
+            follows,
+        });
+        Ok(())
+    }
+
+    fn sample(&mut self, ticket: Ticket, draws: &[Draw<'_>]) -> Result<()> {
+        self.gpu.bind()?;
+        let Some(step) = self.steps.iter().find(|s| s.ticket == ticket) else {
+            return Err(self.broken(ticket, "sampled before its forward pass"));
+        };
+        // Logits stand where the last forward pass left them: with as many output rows as it had, padding included.
+        let rows = self.last_outputs;
+        let counts = Padded {
+            tokens: 0,
+            rows: 0,
+            outputs: rows,
+        };
+        let logits = self
+            .step(StepKind::Mixed, counts, (0, 0))
+            .tensor(&self.program.logits);
+        self.sampler.sample(ticket, logits, draws)?;
+        step.events.1.record()
+    }
+
+    fn finish(&mut self, ticket: Ticket) -> Result<Finished> {
+        self.gpu.bind()?;
+        let step = match self.steps.pop_front() {
+            Some(step) if step.ticket == ticket => step,
+            _ => return Err(self.broken(ticket, "finished out of turn")),
+        };
+        step.events.1.wait()?;
+        let exposed = match &self.last {
+            Some((_, end)) if step.follows => step.events.0.since(end)?,
+            _ => 0.0,
+        };
+        let (samples, scores) = self.sampler.finish(ticket)?;
+        self.events.extend(self.last.replace(step.events));
+        Ok(Finished {
+            samples,
+            scores,
+            exposed: Duration::from_secs_f32(exposed.max(0.0) / 1e3),
+        })
+    }
+}
