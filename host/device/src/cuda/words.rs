@@ -28,6 +28,7 @@ struct Layout {
     kv_len: usize,
     slot: usize,
     prompt_len: usize,
+    admitted_len: usize,
     outputs: usize,
     /// Offset and capacity by planner.
     plans: Vec<(usize, usize)>,
@@ -58,6 +59,7 @@ impl Layout {
             kv_len: take(rows),
             slot: take(rows),
             prompt_len: take(rows),
+            admitted_len: take(rows),
             outputs: take(limits.outputs as usize),
             plans: planners
                 .iter_mut()
@@ -222,6 +224,7 @@ impl Words {
             kv_len: at(l.kv_len),
             slot: at(l.slot),
             prompt_len: at(l.prompt_len),
+            admitted_len: at(l.admitted_len),
             outputs: at(l.outputs),
             token_count: counts.tokens as i32,
             row_count: counts.rows as i32,
@@ -328,6 +331,7 @@ impl Words {
         column(kv_len, |r| r.start + r.len);
         column(slot, |r| r.slot);
         column(prompt_len, |r| r.prompt_len);
+        column(admitted_len, |r| r.admitted_len);
     }
 
     fn outputs(&mut self, outputs: &[usize], counts: Padded) {
