@@ -320,8 +320,8 @@ impl Words {
             out.extend(batch.rows.iter().map(|r| r.first as i32));
             out.extend(std::iter::repeat_n(end, padding + 1));
         });
-        let (kv_len, slot, prompt_len) =
-            (self.layout.kv_len, self.layout.slot, self.layout.prompt_len);
+        let (kv_len, slot) = (self.layout.kv_len, self.layout.slot);
+        let (prompt_len, admitted_len) = (self.layout.prompt_len, self.layout.admitted_len);
         let mut column = |to: usize, of: fn(&BatchRow<'_>) -> u32| {
             self.section(to, |out| {
                 out.extend(batch.rows.iter().map(|r| of(r) as i32));
