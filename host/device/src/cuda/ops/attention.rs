@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::attention_decode::Decode;
 use super::attention_generic::{Generic, Which};
+use super::attention_prefill::Prefill;
 use super::{Instr, Limits, Place, Planners, Step, StepKind};
 use crate::cuda::driver::Gpu;
 use crate::cuda::options::{CudaDtype, Numerics};
@@ -61,7 +62,8 @@ pub(crate) struct Attend {
 }
 
 impl Attend {
-    /// Chooses the kernels.
+    /// Chooses the kernels. Where results may not depend on the batch, one kernel computes all rows: a token's result is
+    /// then the same whether it came alone or in a prompt.
     ///
     /// # Errors
     /// When no kernel computes such attention.
@@ -71,17 +73,37 @@ impl Attend {
         limits: &Limits,
         planners: &mut Planners,
     ) -> Result<Self> {
-        let decode = Decode::new(gpu, spec, limits, planners)?;
-        let scratch = decode.as_ref().map_or(0, Decode::scratch);
-        let single: Box<dyn Kernel> = match decode {
-            Some(kernel) => Box::new(kernel),
-            None => Box::new(generic(gpu, spec, Which::Single)?),
+        let decode = match spec.numerics {
+            Numerics::Fast => Decode::new(gpu, spec, limits, planners)?,
+            Numerics::BatchInvariant => None,
         };
-        Ok(Self {
-            single,
-            long: Box::new(generic(gpu, spec, Which::Long)?),
-            scratch,
-        })
+        let mut scratch = 0;
+        let single: Option<Box<dyn Kernel>> = match decode {
+            Some(decode) => {
+                scratch = decode.scratch();
+                Some(Box::new(decode))
+            }
+            None => match Prefill::new(gpu, spec, Which::Single, planners)? {
+                Some(prefill) => Some(Box::new(prefill)),
+                None => generic(gpu, spec, Which::Single)?,
+            },
+        };
+        let long: Option<Box<dyn Kernel>> =
+            match Prefill::new(gpu, spec, Which::Long, planners)? {
+                Some(prefill) => Some(Box::new(prefill)),
+                None => generic(gpu, spec, Which::Long)?,
+            };
+        match (single, long) {
+            (Some(single), Some(long)) => Ok(Self {
+                single,
+                long,
+                scratch,
+            }),
+            _ => Err(DeviceError::plan(format!(
+                "no kernel for attention of {} heads of {} and {}",
+                spec.heads, spec.k_dim, spec.v_dim
+            ))),
+        }
     }
 
     /// Bytes of [`Step::scratch`] that a launch uses.
@@ -90,15 +112,13 @@ impl Attend {
     }
 }
 
-fn generic(gpu: &Arc<Gpu>, spec: &AttentionSpec, which: Which) -> Result<Generic> {
-    Generic::new(gpu, spec, which)?.ok_or_else(|| DeviceError::Unsupported {
-        op: "Attention".to_owned(),
-        scope: "the graph".to_owned(),
-        why: format!(
-            "heads of {} and {} elements are larger than the 512 that the CUDA device computes; use --device cpu",
-            spec.k_dim, spec.v_dim
-        ),
-    })
+fn generic(
+    gpu: &Arc<Gpu>,
+    spec: &AttentionSpec,
+    which: Which,
+) -> Result<Option<Box<dyn Kernel>>> {
+    let kernel = Generic::new(gpu, spec, which)?;
+    Ok(kernel.map(|k| Box::new(k) as Box<dyn Kernel>))
 }
 
 impl Instr for Attend {
