@@ -52,8 +52,8 @@ struct AttentionDecodeParams {
   Rows<const model_t> q;   // [tokens, heads * HEAD_DIM]
   Rows<model_t> out;       // [tokens, heads * VALUE_DIM]
   Cache cache;
-  const int* starts;       // [grid + 1] first item of each block
-  const Item* items;
+  const Item* items;       // [grid] the first of each block, begin = end where it has none, then all others
+  const int* starts;       // [grid + 1] in items, the second of each block
   float* piece_sums;       // [pieces, PACK, VALUE_DIM] weighted sums
   float2* piece_weights;   // [pieces, PACK] largest score and sum of weights
   int* arrived;            // [pieces] zero between launches; indexed by a pair's first piece
@@ -96,34 +96,33 @@ template <int CHUNKS> DEVICE void load_tile(u32 to, const model_t* from, int row
 struct Loader {
   const AttentionDecodeParams& p;
   int lane, warp;
-  int first, last;     // items of the block
+  const Item* rest;    // the block's second item
+  int count;           // items of the block
   int taken;           // items already looked at
-  Item ahead;          // items[taken], if there is one
+  Item ahead;          // the next one, if there is one
   // Batch being loaded: tiles tile .. end; this lane's unit is that of tile base + lane.
   int tile, end, base, kv_len, unit;
   // The batch after it, and the end of the part it lies in.
   int next_begin, next_end, next_unit, part_end;
   Item item;           // that the next batch belongs to
 
-  DEVICE Loader(const AttentionDecodeParams& p, int first, int last, int lane, int warp)
-      : p(p), lane(lane), warp(warp), first(first), last(last), taken(first), tile(0), end(0), base(0), kv_len(0), unit(0), next_begin(0), next_end(0),
-        next_unit(0), part_end(0) {
-    ahead = load_item(p.items + first);
-    item = ahead;
+  DEVICE Loader(const AttentionDecodeParams& p, const Item& first, const Item* rest, int count, int lane, int warp)
+      : p(p), lane(lane), warp(warp), rest(rest), count(count), taken(0), ahead(first), tile(0), end(0), base(0), kv_len(0), unit(0), next_begin(0),
+        next_end(0), next_unit(0), part_end(0), item(first) {
     look_ahead();
   }
 
   // Makes the batch after the one that ends at next_end the next one; empty when there is none.
   DEVICE void look_ahead() {
     while (next_end == part_end) {
-      if (taken == last) {
+      if (taken == count) {
         next_begin = next_end = part_end = 0;
         return;
       }
       item = ahead;
-      int part = (warp + taken - first) % WARPS;
+      int part = (warp + taken) % WARPS;
       taken++;
-      if (taken < last) ahead = load_item(p.items + taken);
+      if (taken < count) ahead = load_item(rest + taken - 1);
       next_end = part_begin(item, part);
       part_end = part_begin(item, part + 1);
     }
@@ -158,6 +157,39 @@ struct Loader {
     copy_async_commit();
   }
 };
+
+// Query heads that an item has.
+DEVICE int item_heads(const Item& item) { return GROUP <= 16 ? PACK : min(PACK, GROUP - item.q_head % GROUP); }
+
+// The queries of an item as this lane needs them: heads 8 c + lane / 4 as B. Its columns of results are heads
+// 8 c + 2 (lane % 4) + {0, 1}.
+struct Queries {
+  u32 q[COLUMNS][HEAD_DIM / 16][2];
+#ifdef ALIBI
+  float slope[COLUMNS][2];
+#endif
+  DEVICE Queries() {}
+  DEVICE Queries(const AttentionDecodeParams& p, const Item& item, int lane) {
+    int heads = item_heads(item);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+      int head = c * 8 + lane / 4;
+      const model_t* row = p.q.row(item.token) + (item.q_head + min(head, heads - 1)) * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+      for (int k = 0; k < HEAD_DIM / 16; k++) {
+        q[c][k][0] = *(const u32*)(row + k * 16);
+        q[c][k][1] = *(const u32*)(row + k * 16 + 8);
+      }
+#ifdef ALIBI
+#pragma unroll
+      for (int e = 0; e < 2; e++) slope[c][e] = p.slopes[item.q_head + min(c * 8 + lane % 4 * 2 + e, heads - 1)] * LOG2E;
+#endif
+    }
+  }
+};
+
+// Whether there are registers for the next item's queries.
+constexpr bool QUERIES_AHEAD = COLUMNS * HEAD_DIM <= 256;
 
 // A weighted sum that grows by parts, each relative to its own largest score.
 struct Merged {
@@ -209,6 +241,59 @@ DEVICE bool arrive(int* counter, int expected) {
   return true;
 }
 
+// Adds the parts of an item in shared memory and writes the result, or the piece. True in all threads where this was the last
+// of the pair's pieces to arrive.
+DEVICE bool finish_item(const AttentionDecodeParams& p, const Item& item, int heads, const float* part_sums, const float2* part_weights, bool* is_last) {
+  for (int at = threadIdx.x; at < heads * (VALUE_DIM / 4); at += THREADS) {
+    int head = at / (VALUE_DIM / 4), column = at % (VALUE_DIM / 4) * 4;
+    Merged x;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) x.most = fmaxf(x.most, part_weights[w * PACK + head].x);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) x.add(part_weights[w * PACK + head], *(const float4*)(part_sums + (w * PACK + head) * O_PITCH + column));
+    if (item.piece < 0) {
+      write_out(p, item, head, column, x);
+    } else {
+      i64 to = (i64)(item.piece + (item.share & 0xffff)) * PACK + head;
+      *(float4*)(p.piece_sums + to * VALUE_DIM + column) = x.sum;
+      if (column == 0) p.piece_weights[to] = make_float2(x.most, x.total);
+    }
+  }
+  __syncthreads();
+  if (item.piece < 0) return false;
+  if (threadIdx.x == 0) *is_last = arrive(p.arrived + item.piece, item.share >> 16);
+  __syncthreads();
+  return *is_last;
+}
+
+// Adds a pair's pieces in their order and writes the result.
+DEVICE void merge_pieces(const AttentionDecodeParams& p, const Item& item, int heads) {
+  constexpr int RUN = 16;
+  int pieces = item.share >> 16;
+  for (int at = threadIdx.x; at < heads * (VALUE_DIM / 4); at += THREADS) {
+    int head = at / (VALUE_DIM / 4), column = at % (VALUE_DIM / 4) * 4;
+    Merged x;
+    for (int from = 0; from < pieces; from += RUN) {
+      float4 sums[RUN];
+      float2 weights[RUN];
+#pragma unroll
+      for (int r = 0; r < RUN; r++) {
+        i64 piece = (i64)(item.piece + min(from + r, pieces - 1)) * PACK + head;
+        weights[r] = load_shared_by_all(p.piece_weights + piece);
+        sums[r] = load_shared_by_all(p.piece_sums + piece * VALUE_DIM + column);
+      }
+      float most = x.most;
+#pragma unroll
+      for (int r = 0; r < RUN; r++) most = fmaxf(most, weights[r].x);
+      x.rebase(most);
+#pragma unroll
+      for (int r = 0; r < RUN; r++)
+        if (from + r < pieces) x.add(weights[r], sums[r]);
+    }
+    write_out(p, item, head, column, x);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __grid_constant__ AttentionDecodeParams p) {
   extern __shared__ __align__(16) u8 shared[];
   // [WARPS, PACK, O_PITCH] sums of parts, [WARPS, PACK] largest score and sum of weights, then the rings.
@@ -222,12 +307,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
   // of a step cannot start before those are complete, as in a captured graph, they are read without waiting for the kernels
   // ahead: the host says so.
   if (!p.early) wait_for_previous();
-  int first = p.starts[blockIdx.x], last = p.starts[blockIdx.x + 1];
-  if (first == last) {
+  Item item = load_item(p.items + blockIdx.x);
+  const Item* rest = p.items + p.starts[blockIdx.x];
+  int count = 1 + p.starts[blockIdx.x + 1] - p.starts[blockIdx.x];
+  if (item.begin == item.end) {
     wait_for_previous();
     return;
   }
-  Loader loader(p, first, last, lane, warp);
+  Item next = count > 1 ? load_item(rest) : item;
+  Loader loader(p, item, rest, count, lane, warp);
 #pragma unroll 1
   for (int s = 0; s < STAGES; s++) loader.issue(ring + s * STAGE_BYTES);
   let_next_start();
@@ -238,32 +326,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
   u32 value_row = K_BYTES + ((lane % 8 + lane / 16 * 8) * V_PITCH + lane / 8 % 2) * 16;
   int stage = 0;
 
-  for (int i = first; i < last; i++) {
-    Item item = load_item(p.items + i);
-    int heads = GROUP <= 16 ? PACK : min(PACK, GROUP - item.q_head % GROUP);
-    int part = (warp + i - first) % WARPS;
+  Queries queries(p, item, lane);
+  for (int i = 0; i < count; i++) {
+    // What the next item needs is read while this one is worked on.
+    Queries queries_ahead;
+    if (QUERIES_AHEAD && i + 1 < count) queries_ahead = Queries(p, next, lane);
+    Item after = i + 2 < count ? load_item(rest + i + 1) : next;
+    int heads = item_heads(item);
+    int part = (warp + i) % WARPS;
     int tile = part_begin(item, part), end = part_begin(item, part + 1);
-
-    // Columns of this lane in products: heads 8 c + lane / 4 as B, 8 c + 2 (lane % 4) + {0, 1} in results.
-    u32 q[COLUMNS][HEAD_DIM / 16][2];
-#ifdef ALIBI
-    float2 slope[COLUMNS];
-#endif
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c++) {
-      int head = c * 8 + lane / 4;
-      const model_t* row = p.q.row(item.token) + (item.q_head + min(head, heads - 1)) * HEAD_DIM + lane % 4 * 2;
-#pragma unroll
-      for (int k = 0; k < HEAD_DIM / 16; k++) {
-        q[c][k][0] = *(const u32*)(row + k * 16);
-        q[c][k][1] = *(const u32*)(row + k * 16 + 8);
-      }
-#ifdef ALIBI
-      int column = c * 8 + lane % 4 * 2;
-      slope[c].x = p.slopes[item.q_head + min(column, heads - 1)] * LOG2E;
-      slope[c].y = p.slopes[item.q_head + min(column + 1, heads - 1)] * LOG2E;
-#endif
-    }
     float most[COLUMNS][2], total[COLUMNS][2], o[COLUMNS][VALUE_DIM / 16][4];
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++) {
@@ -290,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
         u32 a[4];
         ldmatrix(a, at + key_row + k * 32);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++) mma<model_t>(s[c][k % 2], a, q[c][k][0], q[c][k][1]);
+        for (int c = 0; c < COLUMNS; c++) mma<model_t>(s[c][k % 2], a, queries.q[c][k][0], queries.q[c][k][1]);
       }
       int position = tile * TILE + lane / 4;
       bool edge = tile * TILE + TILE > item.kv_len || tile * TILE < visible;
@@ -310,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
 #endif
           int at_position = position + e / 2 * 8;
 #ifdef ALIBI
-          x[e] += (e % 2 ? slope[c].y : slope[c].x) * (float)(at_position - (item.kv_len - 1));
+          x[e] += queries.slope[c][e % 2] * (float)(at_position - (item.kv_len - 1));
 #endif
           if (edge && (at_position >= item.kv_len || at_position < visible)) x[e] = -INFINITY_F;
         }
@@ -370,52 +441,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
       }
     __syncthreads();
 
-    int pieces = item.share >> 16, index = item.share & 0xffff;
-    for (int at = threadIdx.x; at < heads * (VALUE_DIM / 4); at += THREADS) {
-      int head = at / (VALUE_DIM / 4), column = at % (VALUE_DIM / 4) * 4;
-      Merged x;
-      float most = -INFINITY_F;
-#pragma unroll
-      for (int w = 0; w < WARPS; w++) most = fmaxf(most, part_weights[w * PACK + head].x);
-      x.most = most;
-#pragma unroll
-      for (int w = 0; w < WARPS; w++) x.add(part_weights[w * PACK + head], *(const float4*)(part_sums + (w * PACK + head) * O_PITCH + column));
-      if (item.piece < 0) {
-        write_out(p, item, head, column, x);
-      } else {
-        i64 to = (i64)(item.piece + index) * PACK + head;
-        *(float4*)(p.piece_sums + to * VALUE_DIM + column) = x.sum;
-        if (column == 0) p.piece_weights[to] = make_float2(x.most, x.total);
-      }
-    }
-    __syncthreads();
-    if (item.piece < 0) continue;
-
-    if (threadIdx.x == 0) is_last = arrive(p.arrived + item.piece, pieces);
-    __syncthreads();
-    if (!is_last) continue;
-    for (int at = threadIdx.x; at < heads * (VALUE_DIM / 4); at += THREADS) {
-      int head = at / (VALUE_DIM / 4), column = at % (VALUE_DIM / 4) * 4;
-      Merged x;
-      constexpr int RUN = 8;
-      for (int from = 0; from < pieces; from += RUN) {
-        float4 sums[RUN];
-        float2 weights[RUN];
-#pragma unroll
-        for (int r = 0; r < RUN; r++) {
-          i64 piece = (i64)(item.piece + min(from + r, pieces - 1)) * PACK + head;
-          weights[r] = load_shared_by_all(p.piece_weights + piece);
-          sums[r] = load_shared_by_all(p.piece_sums + piece * VALUE_DIM + column);
-        }
-        float most = x.most;
-#pragma unroll
-        for (int r = 0; r < RUN; r++) most = fmaxf(most, weights[r].x);
-        x.rebase(most);
-#pragma unroll
-        for (int r = 0; r < RUN; r++)
-          if (from + r < pieces) x.add(weights[r], sums[r]);
-      }
-      write_out(p, item, head, column, x);
-    }
+    bool merges = finish_item(p, item, heads, part_sums, part_weights, &is_last);
+    if (merges) merge_pieces(p, item, heads);
+    item = next;
+    next = after;
+    if (QUERIES_AHEAD)
+      queries = queries_ahead;
+    else if (i + 1 < count)
+      queries = Queries(p, item, lane);
   }
 }
