@@ -40,7 +40,8 @@ pub struct CudaDevice {
     kv: Kv,
     words: Words,
     sampler: Sampler,
-    graphs: Graphs,
+    /// Taken out while one runs.
+    graphs: Option<Graphs>,
     arenas: [Buffer; 3],
     scratch: Buffer,
     steps: VecDeque<UnderWay>,
@@ -174,7 +175,7 @@ impl CudaDevice {
             kv,
             words,
             sampler,
-            graphs: Graphs::new(&gpu),
+            graphs: Some(Graphs::new(&gpu)),
             arenas,
             scratch,
             steps: VecDeque::new(),
@@ -298,13 +299,13 @@ impl CudaDevice {
             &mut self.program.planners,
             self.sampler.sampled(),
         )?;
-        let mut graphs = std::mem::replace(&mut self.graphs, Graphs::new(&self.gpu));
+        let mut graphs = self.graphs.take().unwrap_or_else(|| Graphs::new(&self.gpu));
         let step = self.step(StepKind::Decode, counts, (rows, 0));
         let ran = graphs.run(rows, || {
             self.run(&self.program.tokens, &step)?;
             self.run(&self.program.outputs, &step)
         });
-        self.graphs = graphs;
+        self.graphs = Some(graphs);
         self.last_outputs = rows;
         ran
     }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use guesthouse_weights::DType;
+
 use crate::error::{DeviceError, Result};
 
 /// Type of weights and activations on the GPU; sums are f32 in every case.
@@ -23,6 +25,16 @@ impl CudaDtype {
             Self::Bf16 | Self::F16 => 2,
             Self::F32 => 4,
         }
+    }
+
+    /// Whether values of this type hold all values of a stored one.
+    pub(crate) const fn stores(self, stored: DType) -> bool {
+        matches!(
+            (self, stored),
+            (Self::F32, DType::F32 | DType::F16 | DType::Bf16)
+                | (Self::F16, DType::F16)
+                | (Self::Bf16, DType::Bf16)
+        )
     }
 
     /// As the command line writes it.
