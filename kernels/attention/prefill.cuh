@@ -81,11 +81,12 @@ DEVICE int visible_to(int position, int prompt_len) {
 struct Item {
   int token, tokens, position, kv_len;
   int head, from, to, prompt_len;  // tiles of keys [from, to)
+  int slot;
 };
 template <int TILE> DEVICE Item make_item(const Entry& e, int head, int window) {
   int from = HAS_WINDOW ? max(e.position - window + 1, 0) / TILE : 0;
   int to = (min(visible_to(e.position + e.tokens - 1, e.prompt_len), e.kv_len) + TILE - 1) / TILE;
-  return {e.token, e.tokens, e.position, e.kv_len, head, from, to, e.prompt_len};
+  return {e.token, e.tokens, e.position, e.kv_len, head, from, to, e.prompt_len, e.slot};
 }
 DEVICE Entry load_entry(const Plan* plan, u32 at) {
   const int4* from = (const int4*)(plan->entries + at);

@@ -3,12 +3,13 @@
 //
 // Flash attention over the paged cache for many query tokens (Dao 2023; Shah et al. 2024).
 //
-// A block has one producer warp, which copies tiles by TMA, and QUERY_GROUPS warpgroups that each own 64 query rows of the
-// item: S = Q K^T and O += P V by wgmma, S, P and O in registers. A warpgroup's softmax runs beside its own product with the
-// values of the tile before and beside the other warpgroup's products; they take turns at issuing.
+// A block has four producer warps, which copy tiles by TMA (two of them keys and two values: there are many small boxes), and
+// QUERY_GROUPS warpgroups that each own 64 query rows of the item: S = Q K^T and O += P V by wgmma, S, P and O in registers. A
+// warpgroup's softmax runs beside its own product with the values of the tile before and beside the other warpgroup's
+// products; they take turns at issuing.
 //
-// Defines beyond those of prefill.cuh, for tuning: KV_TILE (a multiple of 16), QUERY_GROUPS (2 or 3), STAGES, EXP_BY_FMA (of 8
-// exponentials, how many are polynomials). GROUP is at most 64 * QUERY_GROUPS.
+// Defines beyond those of prefill.cuh, for tuning: KV_TILE (a multiple of 16), QUERY_GROUPS (2 or 3), STAGES, Q_STAGES,
+// EXP_BY_FMA (of 8 exponentials, how many are polynomials). GROUP is at most 64 * QUERY_GROUPS.
 //
 // Launch: any grid, one block a multiprocessor; THREADS threads; SHARED_BYTES of dynamic shared memory.
 // Tensor maps, of 16-bit elements, with 128-byte swizzle and zero fill, innermost dimension first:
@@ -19,7 +20,7 @@
 #include "include/wgmma.cuh"
 
 #ifndef QUERY_GROUPS
-#define QUERY_GROUPS 2
+#define QUERY_GROUPS (K_DIM <= 64 && V_DIM <= 64 ? 3 : 2)
 #endif
 #ifndef KV_TILE
 #define KV_TILE (K_DIM <= 128 && V_DIM <= 128 ? 128 : K_DIM <= 192 && V_DIM <= 192 ? 96 : 80)
@@ -36,12 +37,15 @@ static constexpr int OUT_COLUMNS = (V_DIM + 15) / 16 * 16;
 static constexpr int PANEL_BYTES = KV_TILE * 128;
 static constexpr int Q_BYTES = ROWS * K_PANELS * 128;
 static constexpr int K_BYTES = K_PANELS * PANEL_BYTES, V_BYTES = V_PANELS * PANEL_BYTES;  // of a tile
+#ifndef Q_STAGES
+static constexpr int Q_STAGES = 1024 + 2 * Q_BYTES + STAGES * (K_BYTES + V_BYTES) <= 226 * 1024 ? 2 : 1;
+#endif
 static constexpr int THREADS = 128 * (QUERY_GROUPS + 1);
-static constexpr int SHARED_BYTES = 1024 + Q_BYTES + STAGES * (K_BYTES + V_BYTES);
-static constexpr int CONSUMER_REGISTERS = QUERY_GROUPS == 2 ? 240 : 160;
-static constexpr int PRODUCER_REGISTERS = QUERY_GROUPS == 2 ? 24 : 32;
+static constexpr int SHARED_BYTES = 1024 + Q_STAGES * Q_BYTES + STAGES * (K_BYTES + V_BYTES);
+static constexpr int CONSUMER_REGISTERS = QUERY_GROUPS > 2 ? 160 : V_DIM > 192 ? 240 : 232;
+static constexpr int PRODUCER_REGISTERS = QUERY_GROUPS > 2 ? 32 : V_DIM > 192 ? 24 : 40;
 static constexpr int BOXES = KV_TILE / 16;  // of a panel
-static_assert(GROUP <= ROWS && KV_TILE % 16 == 0 && BOXES * K_PANELS <= 32 && BOXES * V_PANELS <= 32, "shape");
+static_assert(GROUP <= ROWS && KV_TILE % 16 == 0 && BOXES * K_PANELS <= 64 && BOXES * V_PANELS <= 64, "shape");
 
 struct PrefillSm90Params {
   TensorMap q, k, v;
@@ -53,9 +57,9 @@ struct Shape {
 };
 extern "C" __constant__ Shape prefill_sm90_shape = {TOKENS, THREADS, SHARED_BYTES, KV_TILE};
 
-// `empty` barriers count warps of consumers. An item with from < 0 ends the block.
+// `full` barriers count warps that copy, `empty` barriers warps that read. An item with from < 0 ends the block.
 struct Barriers {
-  u64 q_full, q_empty, item_full[2], item_empty[2];
+  u64 q_full[Q_STAGES], q_empty[Q_STAGES], item_full[2], item_empty[2];
   u64 k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
   Item items[2];
 };
@@ -68,72 +72,73 @@ template <int N> struct Ring {
   }
 };
 
-// Copies the boxes of one tile, one a lane at most. `plane`: of the tensor map, where this lane's box lies; -1 is outside of
-// it and reads as zeros. `row`: first row of the box in its block.
-template <int PANELS> DEVICE void load_tile(const TensorMap* map, u8* tile, u64* full, int row, int plane) {
-  int lane = threadIdx.x % 32, box = lane % BOXES, panel = lane / BOXES;
-  if (lane == 0) mbarrier_arrive_expect(full, PANELS * PANEL_BYTES);
-  __syncwarp();
-  if (panel < PANELS) tensor_load_3d(tile + panel * PANEL_BYTES + box * 2048, map, full, panel * 64, row, plane);
+// Copies an item's tiles of keys or values, this warp every other box.
+template <int PANELS> DEVICE void feed(const PrefillArgs& args, const Item& item, const TensorMap* map, u8* tiles, u64* full, u64* empty, Ring<STAGES>& ring) {
+  int half = threadIdx.x / 32 % 2, lane = threadIdx.x % 32;
+  int mine = lane * 2 + half, box = mine % BOXES, panel = mine / BOXES;
+  int bytes = (BOXES * PANELS + 1 - half) / 2 * 2048;
+  const int* table = args.tables + (i64)item.slot * args.table_stride;
+  // A block that is not there is -1, and outside of the map: zeros.
+  auto block = [&](int tile) {
+    int at = tile * KV_TILE + box * 16;
+    return tile >= item.from && at < item.kv_len ? table[at / BLOCK_SIZE] : -1;
+  };
+  int now = block(item.to - 1);
+  for (int tile = item.to - 1; tile >= item.from; tile--) {
+    int next = block(tile - 1);
+    mbarrier_wait(&empty[ring.at], ring.phase ^ 1);
+    if (lane == 0) mbarrier_arrive_expect(&full[ring.at], bytes);
+    __syncwarp();
+    if (panel < PANELS)
+      tensor_load_3d(tiles + ring.at * (PANELS * PANEL_BYTES) + panel * PANEL_BYTES + box * 2048, map, &full[ring.at], panel * 64,
+                     (tile * KV_TILE + box * 16) % BLOCK_SIZE, now < 0 ? -1 : now * args.kv_heads + item.head);
+    ring.next();
+    now = next;
+  }
 }
 
 DEVICE void produce(const PrefillSm90Params& p, Barriers& bars, u8* q, u8* k, u8* v) {
   const PrefillArgs& args = p.args;
-  int lane = threadIdx.x % 32, box = lane % BOXES;
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   u32 total = (u32)args.plan->count * args.kv_heads;
-  Ring<STAGES> k_ring, v_ring;
+  Ring<STAGES> ring;
   Ring<2> item_ring;
-  u32 q_phase = 0;
+  Ring<Q_STAGES> q_ring;
   for (u32 index = blockIdx.x;;) {
-    mbarrier_wait(&bars.item_empty[item_ring.at], item_ring.phase ^ 1);
-    if (index >= total) {
+    Item item;
+    if (warp == 0) {
+      mbarrier_wait(&bars.item_empty[item_ring.at], item_ring.phase ^ 1);
+      item.from = -1;
+      if (index < total) item = make_item<KV_TILE>(load_entry(args.plan, index / args.kv_heads), index % args.kv_heads, args.window);
       if (lane == 0) {
-        bars.items[item_ring.at].from = -1;
+        bars.items[item_ring.at] = item;
         mbarrier_arrive(&bars.item_full[item_ring.at]);
       }
-      return;
-    }
-    u32 next = lane == 0 ? draw_item(args.plan, total) : 0;
-    int head = index % args.kv_heads;
-    Entry entry = load_entry(args.plan, index / args.kv_heads);
-    Item item = make_item<KV_TILE>(entry, head, args.window);
-    if (lane == 0) {
-      bars.items[item_ring.at] = item;
-      mbarrier_arrive(&bars.item_full[item_ring.at]);
+    } else {
+      mbarrier_wait(&bars.item_full[item_ring.at], item_ring.phase);
+      item = bars.items[item_ring.at];
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(&bars.item_empty[item_ring.at]);
     }
     item_ring.next();
-
-    const int* table = args.tables + (i64)entry.slot * args.table_stride;
-    auto plane = [&](int tile) {
-      int at = tile * KV_TILE + box * 16;
-      return tile >= item.from && at < item.kv_len ? table[at / BLOCK_SIZE] * args.kv_heads + head : -1;
-    };
-    auto row = [&](int tile) { return (tile * KV_TILE + box * 16) % BLOCK_SIZE; };
-    int plane_k = plane(item.to - 1), plane_v = -1;
-
-    mbarrier_wait(&bars.q_empty, q_phase ^ 1);
-    q_phase ^= 1;
-    if (lane == 0) {
-      mbarrier_arrive_expect(&bars.q_full, K_PANELS * TOKENS * GROUP * 128);
-      for (int i = 0; i < K_PANELS; i++) tensor_load_3d(q + i * (ROWS * 128), &p.q, &bars.q_full, i * 64, head * GROUP, entry.token);
-    }
-    // Keys of a tile are needed before the values of the one before.
-    for (int tile = item.to - 1; tile >= item.from - 1; tile--) {
-      int plane_next = plane(tile - 1);
-      if (tile >= item.from) {
-        mbarrier_wait(&bars.k_empty[k_ring.at], k_ring.phase ^ 1);
-        load_tile<K_PANELS>(&p.k, k + k_ring.at * K_BYTES, &bars.k_full[k_ring.at], row(tile), plane_k);
-        k_ring.next();
+    if (item.from < 0) return;
+    if (warp < 2) {
+      u32 next = 0;
+      if (warp == 0) {
+        if (lane == 0) {
+          next = draw_item(args.plan, total);
+          mbarrier_wait(&bars.q_empty[q_ring.at], q_ring.phase ^ 1);
+          mbarrier_arrive_expect(&bars.q_full[q_ring.at], K_PANELS * TOKENS * GROUP * 128);
+          for (int i = 0; i < K_PANELS; i++)
+            tensor_load_3d(q + q_ring.at * Q_BYTES + i * (ROWS * 128), &p.q, &bars.q_full[q_ring.at], i * 64, item.head * GROUP, item.token);
+        }
+        q_ring.next();
       }
-      if (tile + 1 < item.to) {
-        mbarrier_wait(&bars.v_empty[v_ring.at], v_ring.phase ^ 1);
-        load_tile<V_PANELS>(&p.v, v + v_ring.at * V_BYTES, &bars.v_full[v_ring.at], row(tile + 1), plane_v);
-        v_ring.next();
-      }
-      plane_v = plane_k;
-      plane_k = plane_next;
+      feed<K_PANELS>(args, item, &p.k, k, bars.k_full, bars.k_empty, ring);
+      index = __shfl_sync(0xffffffffu, next, 0);
+    } else {
+      feed<V_PANELS>(args, item, &p.v, v, bars.v_full, bars.v_empty, ring);
     }
-    index = __shfl_sync(0xffffffffu, next, 0);
   }
 }
 
@@ -175,7 +180,7 @@ DEVICE void consume(const PrefillArgs& args, Barriers& bars, const u8* q, const 
   u64 v_desc = matrix_desc<128>(smem_address(v), 1024, PANEL_BYTES);
   Ring<STAGES> k_ring, v_ring;
   Ring<2> item_ring;
-  u32 q_phase = 0;
+  Ring<Q_STAGES> q_ring;
   Softmax softmax(args);
   float s[KV_TILE / 2], o[OUT_COLUMNS / 2], shrink[2];
   u32 weights[KV_TILE / 4];
@@ -194,10 +199,10 @@ DEVICE void consume(const PrefillArgs& args, Barriers& bars, const u8* q, const 
     softmax.begin<KV_TILE>(item, first_row);
 
     int tile = item.to - 1;
-    mbarrier_wait(&bars.q_full, q_phase);
-    q_phase ^= 1;
+    u64 q_tile = advance(q_desc, q_ring.at * Q_BYTES);
+    mbarrier_wait(&bars.q_full[q_ring.at], q_ring.phase);
     mbarrier_wait(&bars.k_full[k_ring.at], k_ring.phase);
-    start_scores(s, q_desc, advance(k_desc, k_ring.at * K_BYTES));
+    start_scores(s, q_tile, advance(k_desc, k_ring.at * K_BYTES));
     wgmma_wait<0>();
     hold(s);
     release(&bars.k_empty[k_ring.at]);
@@ -220,7 +225,7 @@ DEVICE void consume(const PrefillArgs& args, Barriers& bars, const u8* q, const 
     for (tile--; tile >= item.from; tile--) {
       mbarrier_wait(&bars.k_full[k_ring.at], k_ring.phase);
       take_turn(me);
-      start_scores(s, q_desc, advance(k_desc, k_ring.at * K_BYTES));
+      start_scores(s, q_tile, advance(k_desc, k_ring.at * K_BYTES));
       mbarrier_wait(&bars.v_full[v_ring.at], v_ring.phase);
       start_sums(o, weights, advance(v_desc, v_ring.at * V_BYTES), more);
       more = true;
@@ -242,7 +247,8 @@ DEVICE void consume(const PrefillArgs& args, Barriers& bars, const u8* q, const 
       }
       pack_weights(weights, s);
     }
-    release(&bars.q_empty);
+    release(&bars.q_empty[q_ring.at]);
+    q_ring.next();
     mbarrier_wait(&bars.v_full[v_ring.at], v_ring.phase);
     start_sums(o, weights, advance(v_desc, v_ring.at * V_BYTES), more);
     wgmma_wait<0>();
@@ -257,20 +263,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill_sm90(const __gr
   extern __shared__ u8 raw[];
   __shared__ Barriers bars;
   u8* q = (u8*)(((u64)raw + 1023) & ~1023ull);
-  u8* k = q + Q_BYTES;
+  u8* k = q + Q_STAGES * Q_BYTES;
   u8* v = k + STAGES * K_BYTES;
   if (threadIdx.x == 0) {
     constexpr int WARPS = 4 * QUERY_GROUPS;
-    mbarrier_init(&bars.q_full, 1);
-    mbarrier_init(&bars.q_empty, WARPS);
+    for (int i = 0; i < Q_STAGES; i++) {
+      mbarrier_init(&bars.q_full[i], 1);
+      mbarrier_init(&bars.q_empty[i], WARPS);
+    }
     for (int i = 0; i < 2; i++) {
       mbarrier_init(&bars.item_full[i], 1);
-      mbarrier_init(&bars.item_empty[i], WARPS);
+      mbarrier_init(&bars.item_empty[i], WARPS + 3);
     }
     for (int i = 0; i < STAGES; i++) {
-      mbarrier_init(&bars.k_full[i], 1);
+      mbarrier_init(&bars.k_full[i], 2);
       mbarrier_init(&bars.k_empty[i], WARPS);
-      mbarrier_init(&bars.v_full[i], 1);
+      mbarrier_init(&bars.v_full[i], 2);
       mbarrier_init(&bars.v_empty[i], WARPS);
     }
     mbarrier_fence_init();
@@ -283,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill_sm90(const __gr
   let_next_start();
   if (threadIdx.x < 128) {
     registers_fewer<PRODUCER_REGISTERS>();
-    if (threadIdx.x < 32) produce(p, bars, q, k, v);
+    produce(p, bars, q, k, v);
   } else {
     registers_more<CONSUMER_REGISTERS>();
     consume(p.args, bars, q, k, v);
