@@ -23,5 +23,6 @@ mod simd;
 mod weights;
 
 pub use device::CpuDevice;
+pub(crate) use ops::rope;
 pub use options::{CpuOptions, KvBudget};
 pub use weights::LoadProgress;

@@ -6,13 +6,19 @@ use super::driver::Gpu;
 use crate::error::Result;
 
 // One file per kind of kernel: parameters, choice of variant, launch.
+pub(crate) mod access;
 pub(crate) mod attention;
+pub(crate) mod input;
 pub(crate) mod attention_decode;
 pub(crate) mod attention_generic;
 pub(crate) mod attention_prefill;
 pub(crate) mod linear;
+pub(crate) mod norm;
 pub(crate) mod own;
+pub(crate) mod pointwise;
 pub(crate) mod quant;
+pub(crate) mod rope;
+pub(crate) mod shape;
 
 /// Where a value lives, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,8 @@ pub(crate) struct BatchArgs {
     pub output_count: i32,
     /// Keeps the size a multiple of 8.
     pub padding: i32,
+    /// `[R]` tokens known when the sequence was admitted: the prompt, or more after a preemption.
+    pub admitted_len: u64,
 }
 
 /// `Cache` of the kernels: one layer's keys and values.

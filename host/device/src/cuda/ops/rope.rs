@@ -1,0 +1,435 @@
+//! Rotary embeddings and writing keys and values (`kernels/rope`, `kernels/input/places.cu`).
+//!
+//! Cosines and sines of a step's tokens are made once per distinct rope, and the places of their keys and values once per
+//! cache group; all layers use them.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use guesthouse_graph::{Rope, RopeStyle};
+
+use super::input::Ints;
+use super::{Instr, Place, Step, Tensor, access};
+use crate::cpu::rope::{Frequencies, frequencies};
+use crate::cuda::compiler::Source;
+use crate::cuda::driver::{Buffer, Gpu};
+use crate::cuda::launch::{Grid, Kernel, Params};
+use crate::cuda::options::CudaDtype;
+use crate::cuda::weights::model_flag;
+use crate::error::{DeviceError, Result};
+
+/// `RopeTableParams` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TableParams {
+    table: u64,
+    frequencies: u64,
+    longer: u64,
+    positions: Tensor,
+    place: u64,
+    row_of: u64,
+    prompt_len: u64,
+    admitted_len: u64,
+    tokens: i32,
+    half: i32,
+    kind: i32,
+    theta: f32,
+    factor: f32,
+    original: f32,
+    attention_factor: f32,
+    padding: i32,
+}
+
+// SAFETY: the kernel's structure; its addresses are those of the step's description and of buffers that the instruction
+// holds.
+unsafe impl Params for TableParams {}
+
+/// Threads of the kernel that makes a table.
+const TABLE_THREADS: u32 = 256;
+
+/// Fills a table of cosines and sines, `[tokens, 2, rotary / 2]` f32.
+pub(crate) struct RopeTable {
+    kernel: Kernel,
+    table: Arc<Buffer>,
+    /// Frequencies, and the second set of those that have two.
+    sets: [Option<Buffer>; 2],
+    positions: Ints,
+    axis: usize,
+    half: u32,
+    kind: i32,
+    theta: f32,
+    factor: f32,
+    original: f32,
+    attention_factor: f32,
+}
+
+impl RopeTable {
+    /// A table for steps of up to `tokens` tokens. `factors` are those of [`guesthouse_graph::RopeScaling::Factors`].
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        rope: &Rope,
+        factors: Option<&[f32]>,
+        positions: Ints,
+        tokens: u32,
+    ) -> Result<Self> {
+        let half = rope.rotary / 2;
+        let (found, attention_factor) = frequencies(rope, factors);
+        let upload = |f: &[f32]| gpu.upload(bytemuck::cast_slice(f), "rope frequencies");
+        let mut sets = [None, None];
+        let (mut theta, mut factor, mut original) = (0.0, 0.0, 0.0);
+        let kind = match &found {
+            Frequencies::Fixed(f) => {
+                sets[0] = Some(upload(f)?);
+                0
+            }
+            Frequencies::Dynamic {
+                theta: t,
+                factor: f,
+                original: o,
+            } => {
+                (theta, factor, original) = (*t, *f, *o);
+                1
+            }
+            Frequencies::DynamicQwen {
+                theta: t,
+                original: o,
+            } => {
+                (theta, original) = (*t, *o);
+                2
+            }
+            Frequencies::Long {
+                short,
+                long,
+                original: o,
+            } => {
+                sets = [Some(upload(short)?), Some(upload(long)?)];
+                original = *o as f32;
+                3
+            }
+        };
+        let source = Source::new("rope/table.cu", "rope_table").flag("MODEL_F32");
+        let bytes = tokens as usize * 2 * half as usize * 4;
+        Ok(Self {
+            kernel: gpu.kernel(&source)?,
+            table: Arc::new(gpu.allocate(bytes, "rope tables")?),
+            sets,
+            positions,
+            axis: rope.axis as usize,
+            half,
+            kind,
+            theta,
+            factor,
+            original,
+            attention_factor,
+        })
+    }
+
+    /// What it fills.
+    pub(crate) fn table(&self) -> Arc<Buffer> {
+        Arc::clone(&self.table)
+    }
+}
+
+impl Instr for RopeTable {
+    fn launch(&self, step: &Step<'_>) -> Result<()> {
+        let address = |b: &Option<Buffer>| b.as_ref().map_or(0, Buffer::address);
+        let mut positions = self.positions.tensor(step);
+        positions.data += 4 * self.axis as u64;
+        let tokens = step.batch.token_count;
+        let params = TableParams {
+            table: self.table.address(),
+            frequencies: address(&self.sets[0]),
+            longer: address(&self.sets[1]),
+            positions,
+            place: step.batch.positions,
+            row_of: step.batch.row_of,
+            prompt_len: step.batch.prompt_len,
+            admitted_len: step.batch.admitted_len,
+            tokens,
+            half: self.half as i32,
+            kind: self.kind,
+            theta: self.theta,
+            factor: self.factor,
+            original: self.original,
+            attention_factor: self.attention_factor,
+            padding: 0,
+        };
+        let blocks = (tokens as u64 * u64::from(self.half)).div_ceil(u64::from(TABLE_THREADS));
+        self.kernel
+            .launch(step.gpu, Grid::new(blocks as u32, TABLE_THREADS), &params)
+    }
+
+    fn name(&self) -> &'static str {
+        "rope table"
+    }
+}
+
+/// Groups of one launch of [`Places`].
+const MAX_GROUPS: usize = 8;
+
+/// `PlacesParams` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PlacesParams {
+    tables: [u64; MAX_GROUPS],
+    places: [u64; MAX_GROUPS],
+    positions: u64,
+    row_of: u64,
+    slot: u64,
+    table_stride: i32,
+    block_size: i32,
+    tokens: i32,
+    padding: i32,
+}
+
+// SAFETY: the kernel's structure; its addresses are those of the step's description and of a buffer that the instruction
+// holds.
+unsafe impl Params for PlacesParams {}
+
+/// Says where each token's keys and values go, by cache group.
+pub(crate) struct Places {
+    kernel: Kernel,
+    /// By group that is written: a cache of it, and `[tokens]` i32.
+    groups: Vec<(usize, Arc<Buffer>)>,
+}
+
+impl Places {
+    /// Places for steps of up to `tokens` tokens; `caches` has one cache of each group.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub(crate) fn new(gpu: &Arc<Gpu>, caches: &[usize], tokens: u32) -> Result<Self> {
+        let source = Source::new("input/places.cu", "kv_places").flag("MODEL_F32");
+        let groups = caches.iter().map(|&cache| {
+            let buffer = gpu.allocate(4 * tokens as usize, "cache places")?;
+            Ok((cache, Arc::new(buffer)))
+        });
+        Ok(Self {
+            kernel: gpu.kernel(&source)?,
+            groups: groups.collect::<Result<_>>()?,
+        })
+    }
+
+    /// What it fills, in the order of the caches it was made with.
+    pub(crate) fn places(&self) -> Vec<Arc<Buffer>> {
+        self.groups.iter().map(|(_, b)| Arc::clone(b)).collect()
+    }
+}
+
+impl Instr for Places {
+    fn launch(&self, step: &Step<'_>) -> Result<()> {
+        for groups in self.groups.chunks(MAX_GROUPS) {
+            let mut params = PlacesParams {
+                tables: [0; MAX_GROUPS],
+                places: [0; MAX_GROUPS],
+                positions: step.batch.positions,
+                row_of: step.batch.row_of,
+                slot: step.batch.slot,
+                table_stride: 0,
+                block_size: 0,
+                tokens: step.batch.token_count,
+                padding: 0,
+            };
+            for (i, (cache, places)) in groups.iter().enumerate() {
+                let Some(cache) = step.caches.get(*cache) else {
+                    return Err(DeviceError::plan("a step without caches writes keys"));
+                };
+                params.tables[i] = cache.tables;
+                params.places[i] = places.address();
+                params.table_stride = cache.table_stride;
+                params.block_size = cache.block_size;
+            }
+            let blocks = (params.tokens as u32).div_ceil(128);
+            let grid = Grid::new(blocks, 128).yz(groups.len() as u32, 1);
+            self.kernel.launch(step.gpu, grid, &params)?;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "cache places"
+    }
+}
+
+/// `RopeParams` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RopeParams {
+    q: Tensor,
+    q_out: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: u64,
+    places: u64,
+    keys: u64,
+    values: u64,
+    tokens: i32,
+    heads: i32,
+    kv_heads: i32,
+    padding: i32,
+}
+
+// SAFETY: the kernel's structure; its addresses are those of the step's arenas and caches, and of buffers that the
+// instruction holds.
+unsafe impl Params for RopeParams {}
+
+/// How heads rotate.
+#[derive(Clone)]
+pub(crate) struct Rotation {
+    /// Made by [`RopeTable`].
+    pub table: Arc<Buffer>,
+    pub rotary: usize,
+    /// First rotated element of a head.
+    pub start: usize,
+    pub style: RopeStyle,
+}
+
+/// Where keys and values are written.
+#[derive(Clone)]
+pub(crate) struct Writing {
+    /// Index into [`Step::caches`].
+    pub cache: usize,
+    /// Made by [`Places`].
+    pub places: Arc<Buffer>,
+    pub kv_heads: usize,
+    pub k_dim: usize,
+    pub v_dim: usize,
+    pub block_size: u32,
+    pub k: Place,
+    pub v: Place,
+}
+
+/// Rotates a value, and keys on their way to the cache.
+pub(crate) struct Rotate {
+    kernel: Kernel,
+    rotation: Option<Rotation>,
+    /// Value, result and length of a head.
+    q: Option<(Place, Place, usize)>,
+    write: Option<Writing>,
+    /// Work items of a token.
+    items: usize,
+}
+
+impl Rotate {
+    /// A rotation of q into its result, of keys that are written, or both; without `rotation`, keys are written as they are.
+    ///
+    /// # Errors
+    /// When the kernel is missing.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        dtype: CudaDtype,
+        rotation: Option<Rotation>,
+        q: Option<(Place, Place, usize)>,
+        write: Option<Writing>,
+    ) -> Result<Self> {
+        let d = q.as_ref().map(|q| q.2).or(write.as_ref().map(|w| w.k_dim));
+        let d = d.ok_or_else(|| DeviceError::plan("a rotation of nothing"))?;
+        if write.as_ref().is_some_and(|w| w.k_dim != d) {
+            return Err(DeviceError::plan("query and key heads differ in length"));
+        }
+        let v_dim = write.as_ref().map_or(0, |w| w.v_dim);
+        let (rotary, start) = rotation.as_ref().map_or((0, 0), |r| (r.rotary, r.start));
+        let interleaved = rotation
+            .as_ref()
+            .is_some_and(|r| r.style == RopeStyle::Interleaved);
+        let half = if interleaved { rotary } else { rotary / 2 };
+        let mut places = Vec::new();
+        places.extend(q.iter().flat_map(|(x, y, _)| [x, y]));
+        places.extend(write.iter().flat_map(|w| [&w.k, &w.v]));
+        let mut vec = access::elements(&places, &[d, v_dim, rotary, start, half]);
+        // One access has one width here: the smallest that all types allow.
+        vec = places
+            .iter()
+            .map(|p| vec.min(16 / p.element))
+            .min()
+            .unwrap_or(1);
+        let value = q
+            .as_ref()
+            .map_or_else(|| write.as_ref().map(|w| &w.k), |(x, _, _)| Some(x));
+        let mut source = match value {
+            Some(place) => access::source("rope/rope.cu", "rope", dtype, place),
+            None => Source::new("rope/rope.cu", "rope").flag(model_flag(dtype)),
+        };
+        source = source
+            .define("K_DIM", d)
+            .define("V_DIM", v_dim)
+            .define("ROTARY", rotary)
+            .define("ROPE_START", start)
+            .define("BLOCK_SIZE", write.as_ref().map_or(16, |w| w.block_size))
+            .define("VEC", vec);
+        if interleaved {
+            source = source.flag("INTERLEAVED");
+        }
+        let pairs = if interleaved { (vec / 2).max(1) } else { vec };
+        let head = rotary / 2 / pairs + (d - rotary) / vec;
+        let heads = q.as_ref().map_or(0, |(x, _, d)| x.width / d);
+        let kv_heads = write.as_ref().map_or(0, |w| w.kv_heads);
+        Ok(Self {
+            kernel: gpu.kernel(&source)?,
+            items: (heads + kv_heads) * head + kv_heads * v_dim / vec,
+            rotation,
+            q,
+            write,
+        })
+    }
+}
+
+impl Instr for Rotate {
+    fn launch(&self, step: &Step<'_>) -> Result<()> {
+        let none = Tensor { data: 0, stride: 0 };
+        let mut params = RopeParams {
+            q: none,
+            q_out: none,
+            k: none,
+            v: none,
+            table: self.rotation.as_ref().map_or(0, |r| r.table.address()),
+            places: 0,
+            keys: 0,
+            values: 0,
+            tokens: step.batch.token_count,
+            heads: 0,
+            kv_heads: 0,
+            padding: 0,
+        };
+        if let Some((x, y, d)) = &self.q {
+            params.q = step.tensor(x);
+            params.q_out = step.tensor(y);
+            params.heads = (x.width / d) as i32;
+        }
+        if let Some(write) = &self.write {
+            let Some(cache) = step.caches.get(write.cache) else {
+                return Err(DeviceError::plan("a step without caches writes keys"));
+            };
+            params.k = step.tensor(&write.k);
+            params.v = step.tensor(&write.v);
+            params.places = write.places.address();
+            params.keys = cache.keys;
+            params.values = cache.values;
+            params.kv_heads = write.kv_heads as i32;
+        }
+        let tokens = params.tokens as u32;
+        self.kernel
+            .launch(step.gpu, rotate_grid(tokens, self.items as u32), &params)
+    }
+
+    fn name(&self) -> &'static str {
+        match (&self.q, &self.write) {
+            (Some(_), Some(_)) => "rope, write kv",
+            (Some(_), None) => "rope",
+            (None, _) => "write kv",
+        }
+    }
+}
+
+/// Blocks for so many tokens of so many work items: few tokens are spread over several multiprocessors.
+fn rotate_grid(tokens: u32, items: u32) -> Grid {
+    const SMALL: u32 = 128;
+    if tokens * items.div_ceil(SMALL) <= 512 {
+        return Grid::new(tokens, SMALL).yz(items.div_ceil(SMALL), 1);
+    }
+    Grid::new(tokens, items.next_multiple_of(32).clamp(32, 512))
+}
