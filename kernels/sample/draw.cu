@@ -1,0 +1,630 @@
+// arch: sm_80+
+// variants: MODEL_BF16 CLUSTER=8; MODEL_F16 CLUSTER=1; MODEL_F32 CLUSTER=8; MODEL_F32 CLUSTER=1
+//
+// Chooses tokens: mask, stages in their order, draw, and what is reported of the choice. See host/engine/src/sampling.rs
+// for what the stages mean and host/device/src/cpu/sample for the reference.
+//
+// CLUSTER blocks share a draw (one on machines before sm_90, where the slice lies in `scratch` instead of shared memory).
+// Nothing depends on other draws. LOGITS_F32: the logits are f32 whatever model_t is.
+#include "include/base.cuh"
+#include "sample/cluster.cuh"
+#include "sample/philox.cuh"
+#include "sample/row.cuh"
+#include "sample/cut.cuh"
+
+#if defined(LOGITS_F32)
+typedef float logit_t;
+#else
+typedef model_t logit_t;
+#endif
+
+enum Kind { DRAW_GREEDY, DRAW_SAMPLE, DRAW_TARGET };
+
+enum Code {
+  OP_ALLOW,        // a: offset of b ids, ascending: all others get -inf
+  OP_BAN,          // a: offset of b ids
+  OP_BAN_AFTER,    // a: offset of b pairs (id before, id): banned if the history's last token is the first one
+  OP_BIAS,         // a: offset of b pairs (id, f32), ids distinct
+  OP_PENALTIES,    // a: offset of repetition, presence, frequency and b pairs (id, count in the output), ids distinct
+  OP_TEMPERATURE,  // a: f32
+  OP_TOP_K,        // a: k
+  OP_TOP_P,        // a: f32
+  OP_MIN_P,        // a, b: f64 ln p, low word first
+  OP_TYPICAL_P,    // a: f32
+};
+
+struct Op {
+  u32 code, a, b, c;
+};
+
+enum Failure { FAIL_NONE, FAIL_NOT_FINITE, FAIL_MASKED, FAIL_NONE_LEFT, FAIL_TEMPERATURE, FAIL_NO_PROBABILITIES };
+
+// 64 bytes. Offsets are in words of `pool`.
+struct Draw {
+  int row;          // of the logits; -1: padding
+  u32 kind;
+  RandomKey random;
+  u32 ops, op_count;
+  int mask;         // offset of [vocab / 32] words, -1: none
+  u32 top;          // best tokens to report
+  u32 top_at;       // where, in pairs
+  int target;       // DRAW_TARGET: the token
+  int previous;     // index into `before` of the history's last token, -1: the host knew it
+  u32 unused[3];
+};
+
+// 48 bytes.
+struct Result {
+  int token;
+  u32 failure;      // Failure, and the stage's op << 8
+  float logprob;
+  float processed;
+  u32 rank;
+  u32 top_count;    // tokens above -inf reported; in no order
+  float max;        // of the raw logits
+  float logit;      // the token's raw one
+  double log_sum;   // ln of the sum of e^(logit - max)
+  u32 unused[2];
+};
+
+struct SampleParams {
+  const logit_t* logits;
+  i64 stride;            // elements from row to row
+  const Draw* draws;     // [count]
+  const u32* pool;       // ops (16-byte aligned), lists, masks
+  Result* results;       // [count]
+  uint2* tops;           // (id, f32 raw logit)
+  int* sampled;          // [count] tokens, 0 where none could be chosen
+  const int* before;     // tokens of an earlier step
+  float* scratch;        // [gridDim.x, vocab rounded up to 8] without clusters
+  int count;
+  int vocab;
+};
+
+template <class T> DEVICE void unpack(uint4 v, float* x) {
+  u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if constexpr (sizeof(T) == 4) {
+      x[k] = __uint_as_float(words[k]);
+    } else {
+      float2 two = unpack2<T>(words[k]);
+      x[2 * k] = two.x, x[2 * k + 1] = two.y;
+    }
+  }
+}
+
+// Reads the slice's logits under the mask into w. Largest one, and whether one is NaN or +inf, of this thread's.
+DEVICE void load_slice(const Row& row, const logit_t* from, const u32* mask, float* high, bool* bad) {
+  constexpr int N = vec16<logit_t>::N, U = 4;
+  float most = NEG_INF;
+  bool wrong = false;
+  int full = ((u64)from % 16 == 0) ? row.count / N : 0;
+  for (int at = threadIdx.x; at < full; at += THREADS * U) {
+    uint4 r[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (at + u * THREADS < full) r[u] = ((const uint4*)from)[at + u * THREADS];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      int v = at + u * THREADS;
+      if (v >= full) break;
+      float x[N];
+      unpack<logit_t>(r[u], x);
+      u32 allowed = 0xffffffffu;
+      if (mask) {
+        u32 id = row.begin + v * N;
+        allowed = mask[id / 32] >> (id % 32);
+      }
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        if (mask && !(allowed >> k & 1)) x[k] = NEG_INF;
+        most = fmaxf(most, x[k]);
+        wrong |= !(x[k] < INFINITY_F);
+      }
+#pragma unroll
+      for (int k = 0; k < N; k += 4) *(float4*)(row.w + v * N + k) = make_float4(x[k], x[k + 1], x[k + 2], x[k + 3]);
+    }
+  }
+#pragma unroll 8
+  for (int i = full * N + threadIdx.x; i < row.count; i += THREADS) {
+    float x = to_float(from[i]);
+    u32 id = row.begin + i;
+    if (mask && !(mask[id / 32] >> (id % 32) & 1)) x = NEG_INF;
+    most = fmaxf(most, x);
+    wrong |= !(x < INFINITY_F);
+    row.w[i] = x;
+  }
+  int tail = row.count + threadIdx.x;
+  if (tail < row.padded) row.w[tail] = NEG_INF;
+  *high = most;
+  *bad = wrong;
+}
+
+// ---- stages that change single tokens -----------------------------------------------------------------------------
+
+DEVICE float* place(const Row& row, u32 id) {
+  u32 i = id - row.begin;
+  return id >= row.begin && i < (u32)row.count ? row.w + i : nullptr;
+}
+
+DEVICE void allow(const Row& row, const u32* ids, u32 n) {
+  each_quad(row, [&](int i, float4) {
+#pragma unroll 1
+    for (int k = 0; k < 4; ++k) {
+      u32 id = row.begin + i + k, low = 0, high = n;
+      while (low < high) {
+        u32 mid = (low + high) / 2;
+        if (ids[mid] < id) low = mid + 1;
+        else high = mid;
+      }
+      if (low == n || ids[low] != id) row.w[i + k] = NEG_INF;
+    }
+  });
+}
+
+DEVICE void penalize(float* at, const float* by, u32 outputs) {
+  float x = *at;
+  x = x > 0.f ? __fdiv_rn(x, by[0]) : __fmul_rn(x, by[0]);
+  if (outputs > 0) {
+    x = __fsub_rn(x, __fmul_rn(by[2], (float)outputs));
+    x = __fsub_rn(x, by[1]);
+  }
+  *at = x;
+}
+
+// Changes w by an op that knows ids; the block's threads are together before and after.
+SLOW void change(const Row row, const Op op, const u32* list, int last) {
+  switch (op.code) {
+    case OP_ALLOW: allow(row, list, op.b); break;
+    case OP_BAN:
+      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
+        if (float* at = place(row, list[j])) *at = NEG_INF;
+      break;
+    case OP_BAN_AFTER:
+      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
+        if ((int)list[2 * j] == last)
+          if (float* at = place(row, list[2 * j + 1])) *at = NEG_INF;
+      break;
+    case OP_BIAS:
+      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
+        if (float* at = place(row, list[2 * j])) *at += __uint_as_float(list[2 * j + 1]);
+      break;
+    case OP_PENALTIES: {
+      const float* by = (const float*)list;
+      bool met = false;
+      for (u32 j = threadIdx.x; j < op.b; j += THREADS) {
+        u32 id = list[3 + 2 * j], outputs = list[4 + 2 * j];
+        if ((int)id == last) {
+          met = true;
+          ++outputs;
+        }
+        if (float* at = place(row, id)) penalize(at, by, outputs);
+      }
+      if (last >= 0 && !__syncthreads_or(met) && threadIdx.x == 0)
+        if (float* at = place(row, (u32)last)) penalize(at, by, 1);
+      break;
+    }
+  }
+  __syncthreads();
+}
+
+DEVICE void divide(const Row& row, float t) {
+  for (int i = threadIdx.x; i < row.count; i += THREADS) row.w[i] = __fdiv_rn(row.w[i], t);
+  __syncthreads();
+}
+
+// ---- truncations --------------------------------------------------------------------------------------------------
+
+DEVICE void cut_at(Row& row, float value, u32 end) {
+  row.cut = value;
+  row.cut_end = end;
+}
+
+DEVICE void top_k(Row& row, Shared& s, u32 k) {
+  Cut<BY_COUNT> cut = {row, s, 0.f, 0.f, 0};
+  auto end = cut.find(k, INFINITY_F, TIES_KEPT);
+  row.turn = end.turn;
+  if (end.found) {
+    cut_at(row, end.value, 0xffffffffu);
+    row.sum_known = false;
+  }
+}
+
+DEVICE void top_p(Row& row, Shared& s, float p, int vocab, int per) {
+  Cut<BY_MASS> cut = {row, s, 0.f, 0.f, min(20, __clz(per))};
+  double want = (double)p * row.sum;
+  // All tokens farther than this together have less than is left out.
+  float far = p < 0.999f ? logf((float)vocab / ((1.f - p) * (float)row.sum)) + 0.01f : INFINITY_F;
+  u64 target = (u64)(want * 1099511627776.0);
+  auto end = cut.find(target > 0 ? target : 1, fmaxf(far, 0.f), TIES_BY_ID);
+  row.turn = end.turn;
+  if (end.found) {
+    cut_at(row, end.value, end.id + 1);
+    row.sum_known = end.total > 0;
+    row.sum = (double)end.total * (1.0 / 1099511627776.0);
+  }
+}
+
+DEVICE void min_p(Row& row, double log_p) {
+  float bar = __double2float_ru((double)row.max + log_p);
+  if (bar > row.cut) {
+    // Just below the bar, none of whose equals go.
+    cut_at(row, bar, 0xffffffffu);
+    row.sum_known = false;
+  }
+}
+
+DEVICE double block_sum(Shared& s, double x) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(0xffffffffu, x, by);
+  if (threadIdx.x % 32 == 0) s.doubles[threadIdx.x / 32] = x;
+  __syncthreads();
+  double sum = 0.0;
+  for (int w = 0; w < WARPS; ++w) sum += s.doubles[w];
+  __syncthreads();
+  return sum;
+}
+
+SLOW Row typical_p(Row row, Shared& s, float mass) {
+  double log_sum = log(row.sum);
+  double part = 0.0;
+  each_quad(row, [&](int i, float4 v) {
+    float x[4] = {v.x, v.y, v.z, v.w};
+    for (int k = 0; k < 4; ++k) {
+      float y = row.value(x[k]);
+      if (!row.kept(y, row.begin + i + k)) continue;
+      double l = (double)y - (double)row.max - log_sum;
+      part -= l * (double)exp_of((float)l);
+    }
+  });
+  part = block_sum(s, part);
+  u64 bits = (u64)__double_as_longlong(part);
+  const Slot* slots = exchange(s, row.turn++, {{(u32)bits, (u32)(bits >> 32), 0, 0, 0, 0, 0, 0}});
+  double entropy = 0.0;
+  for (int r = 0; r < CTAS; ++r) entropy += __longlong_as_double((i64)((u64)slots[r].x[0] | (u64)slots[r].x[1] << 32));
+  u64 target = (u64)((double)mass * row.sum * 1099511627776.0);
+  Cut<BY_TYPICAL> cut = {row, s, log_sum, entropy, 0};
+  auto end = cut.find(target > 0 ? target : 1, INFINITY_F, TIES_KEPT);
+  row.turn = end.turn;
+  if (!end.found) return row;
+  each_quad(row, [&](int i, float4 v) {
+    float x[4] = {v.x, v.y, v.z, v.w};
+    for (int k = 0; k < 4; ++k) {
+      float y = row.value(x[k]);
+      bool stays = row.kept(y, row.begin + i + k) && cut.distance(y) <= end.distance;
+      row.w[i + k] = stays ? y : NEG_INF;
+    }
+  });
+  row.t = row.inverse = 1.f;
+  cut_at(row, NEG_INF, 0);
+  row.max_known = row.sum_known = false;
+  __syncthreads();
+  return row;
+}
+
+// ---- the draw -----------------------------------------------------------------------------------------------------
+
+struct Chosen {
+  u32 token;
+  float value;  // after all stages
+  float w;      // as it stands in the slice
+};
+
+// The token and its values, from its own block.
+SLOW Chosen look_up(const Row row, Shared& s, u32 token) {
+  Slot mine = {{0, 0, 0, 0, 0, 0, 0, 0}};
+  if (float* at = place(row, token)) mine = {{1, __float_as_uint(*at), __float_as_uint(row.value(*at)), 0, 0, 0, 0, 0}};
+  const Slot* slots = exchange(s, row.turn, mine);
+  Chosen c = {token, NEG_INF, NEG_INF};
+  for (int r = 0; r < CTAS; ++r)
+    if (slots[r].x[0]) c = {token, __uint_as_float(slots[r].x[2]), __uint_as_float(slots[r].x[1])};
+  return c;
+}
+
+// Gumbel-max over what takes part: near scores for all that could win, exact ones for the nearest. Also the sum, where
+// it is not known.
+DEVICE Chosen gumbel(Row& row, Shared& s, const RandomKey& random) {
+  u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  bool need_sum = !row.sum_known;
+  float near = 2e-5f + 4.8e-7f * (fabsf(row.max) + 20.f);
+  float bar = row.max + noise_near(word_of(random_words(random, row.arg / 4), row.arg)) - 2.f * near;
+  float first = NEG_INF, second = NEG_INF;
+  u32 first_id = 0, second_id = 0;
+  float sum = 0.f;
+  for (int base = warp * 128; base < row.padded; base += WARPS * 128) {
+    int i = base + lane * 4;
+    float4 v = make_float4(NEG_INF, NEG_INF, NEG_INF, NEG_INF);
+    if (i < row.padded) v = *(const float4*)(row.w + i);
+    float y[4] = {row.value(v.x), row.value(v.y), row.value(v.z), row.value(v.w)};
+    float most = NEG_INF;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      y[k] = row.kept(y[k], row.begin + i + k) ? y[k] : NEG_INF;
+      most = fmaxf(most, y[k]);
+    }
+    if (need_sum && most > NEG_INF) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum += exp_of(y[k] - row.max);
+    }
+    bool better = false;
+    if (most >= bar - MOST_NOISE) {
+      uint4 words = random_words(random, (row.begin + i) / 4);
+      u32 word[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        // The noise reaches what is missing only if 1 - u <= -ln u <= e^(value - bar).
+        if (complement(word[k]) <= exp_of(y[k] - bar)) {
+          float score = y[k] + noise_near(word[k]);
+          u32 id = row.begin + i + k;
+          if (score > first) {
+            second = first, second_id = first_id;
+            first = score, first_id = id;
+            better = true;
+          } else if (score > second) {
+            second = score, second_id = id;
+          }
+        }
+      }
+    }
+    if (__any_sync(0xffffffffu, better)) bar = fmaxf(bar, warp_max(first) - 2.f * near);
+  }
+  sum = need_sum ? warp_sum(sum) : 0.f;
+  u32 k = warp_max_u32(key_of(first));
+  if (lane == 0) {
+    s.words[warp] = k;
+    s.words[WARPS + warp] = __float_as_uint(sum);
+  }
+  if (threadIdx.x == 0) {
+    s.best = 0;
+    s.best_id = 0xffffffffu;
+  }
+  __syncthreads();
+  float most = of_key(warp_max_u32(lane < WARPS ? s.words[lane] : 0u));
+  u64 keys[2] = {0, 0};
+  if (first > NEG_INF && first >= most - 2.f * near) {
+    keys[0] = key_of((double)row.value(*place(row, first_id)) +
+                     noise_exact(word_of(random_words(random, first_id / 4), first_id)));
+    atomicMax(&s.best, keys[0]);
+    if (second > NEG_INF && second >= most - 2.f * near) {
+      keys[1] = key_of((double)row.value(*place(row, second_id)) +
+                       noise_exact(word_of(random_words(random, second_id / 4), second_id)));
+      atomicMax(&s.best, keys[1]);
+    }
+  }
+  __syncthreads();
+  u64 best = s.best;
+  if (keys[0] == best && best) atomicMin(&s.best_id, first_id);
+  if (keys[1] == best && best) atomicMin(&s.best_id, second_id);
+  __syncthreads();
+  Slot mine;
+  if (warp == 0) {
+    sum = warp_sum(lane < WARPS ? __uint_as_float(s.words[WARPS + lane]) : 0.f);
+    float w = best ? *place(row, s.best_id) : NEG_INF;
+    mine = {{(u32)best, (u32)(best >> 32), s.best_id, __float_as_uint(w), __float_as_uint(sum), 0, 0, 0}};
+  }
+  const Slot* slots = exchange(s, row.turn++, mine);
+  u64 high = 0;
+  Chosen c = {0, NEG_INF, NEG_INF};
+  double total = 0.0;
+#pragma unroll 1
+  for (int r = 0; r < CTAS; ++r) {
+    u64 key = (u64)slots[r].x[0] | (u64)slots[r].x[1] << 32;
+    if (key > high || (key == high && key && slots[r].x[2] < c.token)) {
+      high = key;
+      c.token = slots[r].x[2];
+      c.w = __uint_as_float(slots[r].x[3]);
+    }
+    total += (double)__uint_as_float(slots[r].x[4]);
+  }
+  c.value = row.value(c.w);
+  if (need_sum) {
+    row.sum = total;
+    row.sum_known = true;
+  }
+  return c;
+}
+
+// Tokens with a logit above `logit`, over all blocks.
+DEVICE u32 count_above(Row& row, Shared& s, float logit) {
+  u32 n = 0;
+  each_quad(row, [&](int, float4 v) {
+    n += (u32)(v.x > logit) + (u32)(v.y > logit) + (u32)(v.z > logit) + (u32)(v.w > logit);
+  });
+  n = warp_sum_u32(n);
+  u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (lane == 0) s.words[warp] = n;
+  __syncthreads();
+  Slot mine;
+  if (warp == 0) mine = {{warp_sum_u32(lane < WARPS ? s.words[lane] : 0u), 0, 0, 0, 0, 0, 0, 0}};
+  const Slot* slots = exchange(s, row.turn++, mine);
+  u32 all = 0;
+  for (int r = 0; r < CTAS; ++r) all += slots[r].x[0];
+  return all;
+}
+
+// Writes the best `top` tokens above -inf in any order; their number. w holds raw logits.
+SLOW u32 best_tokens(Row row, Shared& s, u32 top, uint2* out) {
+  row.t = row.inverse = 1.f;
+  cut_at(row, NEG_INF, 0);
+  Cut<BY_COUNT> cut = {row, s, 0.f, 0.f, 0};
+  auto end = cut.find(top, INFINITY_F, TIES_BY_ID);
+  row.turn = end.turn;
+  if (end.found) cut_at(row, end.value, end.id + 1);
+  if (threadIdx.x == 0) s.list_count = 0;
+  __syncthreads();
+  u32 mine = 0;
+  each_quad(row, [&](int i, float4 v) {
+    u32 id = row.begin + i;
+    mine += (u32)row.kept(v.x, id) + (u32)row.kept(v.y, id + 1) + (u32)row.kept(v.z, id + 2) + (u32)row.kept(v.w, id + 3);
+  });
+  u32 at = mine ? atomicAdd(&s.list_count, mine) : 0;
+  __syncthreads();
+  const Slot* slots = exchange(s, row.turn++, {{s.list_count, 0, 0, 0, 0, 0, 0, 0}});
+  u32 all = 0;
+  for (int r = 0; r < CTAS; ++r) {
+    if (r < (int)cta_rank()) at += slots[r].x[0];
+    all += slots[r].x[0];
+  }
+  if (mine) {
+    each_quad(row, [&](int i, float4 v) {
+      float x[4] = {v.x, v.y, v.z, v.w};
+      for (int k = 0; k < 4; ++k) {
+        u32 id = row.begin + i + k;
+        if (row.kept(x[k], id) && at < top) out[at++] = make_uint2(id, __float_as_uint(x[k]));
+      }
+    });
+  }
+  return min(all, top);
+}
+
+DEVICE void fail(const SampleParams& p, int d, u32 why, u32 op) {
+  if (cta_rank() == 0 && threadIdx.x == 0) {
+    p.results[d] = {0, why | op << 8, 0.f, 0.f, 0, 0, 0.f, 0.f, 0.0, {0, 0}};
+    p.sampled[d] = 0;
+  }
+}
+
+DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int per) {
+  const Draw& draw = p.draws[d];
+  const logit_t* from = p.logits + draw.row * p.stride + row.begin;
+  const u32* mask = draw.mask >= 0 ? p.pool + draw.mask : nullptr;
+  const Op* ops = (const Op*)(p.pool + draw.ops);
+  u32 op_count = draw.op_count, kind = draw.kind, next = 0;
+  row.t = row.inverse = 1.f;
+  cut_at(row, NEG_INF, 0);
+
+  float high;
+  bool bad;
+  load_slice(row, from, mask, &high, &bad);
+  // A temperature that comes first shares the pass over the raw logits.
+  auto heat = [&](float t) {
+    row.t = t;
+    row.inverse = __frcp_rn(t);
+  };
+  auto usual = [](float t) { return t > 1e-3f && t < 1e3f; };
+  if (op_count > 0 && ops[0].code == OP_TEMPERATURE && usual(__uint_as_float(ops[0].a))) {
+    heat(__uint_as_float(ops[0].a));
+    next = 1;
+  }
+  u32 any = __syncthreads_or(bad);
+  high = block_max(s, high);
+  __syncthreads();
+  RawStats raw;
+  sum_values(row, s, high, any, &raw);
+  if (kind != DRAW_TARGET) {
+    if (row.bad) return fail(p, d, FAIL_NOT_FINITE, 0);
+    if (raw.max == NEG_INF) return fail(p, d, FAIL_MASKED, 0);
+  }
+
+  // Whether w still holds the raw logits.
+  bool pristine = true;
+  for (; next < op_count; ++next) {
+    Op op = ops[next];
+    if (op.code <= OP_PENALTIES) {
+      settle(row);
+      change(row, op, p.pool + op.a, draw.previous >= 0 ? p.before[draw.previous] : -1);
+      pristine = false;
+      row.max_known = row.sum_known = false;
+      continue;
+    }
+    if (op.code == OP_TEMPERATURE) {
+      float t = __uint_as_float(op.a);
+      if (!(t > 0.f && t < INFINITY_F)) return fail(p, d, FAIL_TEMPERATURE, next);
+      if (t == 1.f) continue;
+      if (row.t != 1.f || row.cut > NEG_INF || !usual(t)) {
+        settle(row);
+        pristine = false;
+      }
+      if (usual(t)) heat(t);
+      else divide(row, t);
+      row.max_known = row.sum_known = false;
+      continue;
+    }
+    bool wants_sum = op.code == OP_TOP_P || op.code == OP_TYPICAL_P;
+    if (wants_sum && __uint_as_float(op.a) >= 1.f) continue;
+    if (op.code == OP_TOP_K && (op.a == 0 || op.a >= (u32)p.vocab)) continue;
+    if (!row.max_known || (wants_sum && !row.sum_known)) row = measured(row, s);
+    if (!usable(row)) {
+      if (wants_sum) return fail(p, d, FAIL_NO_PROBABILITIES, next);
+      continue;
+    }
+    switch (op.code) {
+      case OP_TOP_K: top_k(row, s, op.a); break;
+      case OP_TOP_P: top_p(row, s, __uint_as_float(op.a), p.vocab, per); break;
+      case OP_MIN_P: min_p(row, __longlong_as_double((i64)((u64)op.a | (u64)op.b << 32))); break;
+      case OP_TYPICAL_P:
+        row = typical_p(row, s, __uint_as_float(op.a));
+        pristine = false;
+        break;
+    }
+  }
+  bool draws = kind == DRAW_SAMPLE;
+  if (!row.max_known || (!row.sum_known && !draws)) row = measured(row, s);
+  if (kind != DRAW_TARGET && !usable(row)) return fail(p, d, FAIL_NONE_LEFT, 0);
+
+  Chosen chosen;
+  bool sure = kind == DRAW_GREEDY && pristine && row.t == 1.f;
+  if (draws) chosen = gumbel(row, s, draw.random);
+  else if (sure) chosen = {row.arg, row.max, row.max};
+  else {
+    chosen = look_up(row, s, kind == DRAW_TARGET ? (u32)draw.target : row.arg);
+    ++row.turn;
+  }
+  float processed = (float)((double)chosen.value - (double)row.max - log(row.sum));
+
+  float logit = chosen.w;
+  u32 rank = 1, tops = 0;
+  if (!pristine) {
+    __syncthreads();
+    load_slice(row, from, mask, &high, &bad);
+    __syncthreads();
+    cut_at(row, NEG_INF, 0);
+    row.t = row.inverse = 1.f;
+    logit = look_up(row, s, chosen.token).w;
+    ++row.turn;
+  }
+  if (!sure) rank += count_above(row, s, logit);
+  if (draw.top > 0) {
+    row.max = raw.max;
+    tops = best_tokens(row, s, min(draw.top, (u32)p.vocab), p.tops + draw.top_at);
+  }
+  if (cta_rank() == 0 && threadIdx.x == 0) {
+    double log_sum = log(raw.sum);
+    float logprob = (float)((double)logit - (double)raw.max - log_sum);
+    if (kind == DRAW_TARGET) processed = logprob;
+    p.results[d] = {(int)chosen.token, FAIL_NONE, logprob, processed, rank, tops, raw.max, logit, log_sum, {0, 0}};
+    p.sampled[d] = (int)chosen.token;
+  }
+}
+
+#if CLUSTER > 1 && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
+#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define IN_CLUSTERS
+#endif
+
+// A cluster (without them a block) takes every gridDim.x / CTAS-th draw. Dynamic shared memory: Shared, then the slice.
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(const __grid_constant__ SampleParams p) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& s = *(Shared*)memory;
+  wait_for_previous();
+  let_next_start();
+  int per = ((p.vocab + CTAS - 1) / CTAS + 7) / 8 * 8;
+  Row row;
+#if CLUSTERED
+  row.w = (float*)(memory + sizeof(Shared));
+#else
+  row.w = p.scratch + (i64)blockIdx.x * per;
+#endif
+  row.begin = cta_rank() * per;
+  row.count = max(0, min(per, p.vocab - (int)row.begin));
+  row.padded = (row.count + 3) / 4 * 4;
+  row.turn = 0;
+  for (int d = blockIdx.x / CTAS; d < p.count; d += gridDim.x / CTAS) {
+    if (p.draws[d].row < 0) continue;
+    sample_one(p, d, s, row, per);
+    // Others may still read this block's shared memory.
+    cluster_sync();
+  }
+}
