@@ -20,6 +20,8 @@ import guest
 import make
 
 CONFIGS = make.HERE.parent / "models" / "configs"
+# Of full size, but no guest builds them so far.
+WITHOUT_GUEST = {"mixtral-8x7b"}
 COMMON = {k: v for k, v in make.COMMON.items() if k not in ("attn_implementation", "dtype")}
 
 
@@ -136,7 +138,8 @@ if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     guests = [guest.Guest(p) for p in sys.argv[1:]]
     for path in sorted(CONFIGS.glob("*.json")):
-        full_size(guests, path)
+        if path.stem not in WITHOUT_GUEST:
+            full_size(guests, path)
     for architecture, config in toys():
         for g in guests:
             try:

@@ -9,7 +9,10 @@ use crate::{
 };
 
 mod layout;
+mod traffic;
 mod views;
+
+pub use traffic::PlainStorage;
 
 /// Whether buffers whose lives do not overlap share memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

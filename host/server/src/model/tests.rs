@@ -1,10 +1,11 @@
 //! What a model's folder says, and what is said when it is not one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::load::{LoadError, on_device};
-use super::{LoadFormat, LoadOptions, ModelFiles};
+use super::load::{LoadError, build_graph, on_device};
+use super::{DeviceChoice, GuestChoice, LoadFormat, LoadOptions, ModelFiles, Target};
 use crate::source::LocalModel;
 use guesthouse_component::{Runtime, RuntimeConfig};
+use guesthouse_tokenizer::AddSpecial;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -101,4 +102,96 @@ fn a_truncated_checkpoint_is_refused() {
     std::fs::write(&path, &data[..data.len() - 100]).unwrap();
     let error = open(folder.path()).err().unwrap().to_string();
     assert!(error.contains("model.safetensors"), "{error}");
+}
+
+/// A folder that holds this configuration and nothing else.
+fn only_config(config: &Path) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(config, folder.path().join("config.json")).unwrap();
+    folder
+}
+
+fn open_dummy(folder: &Path) -> ModelFiles {
+    ModelFiles::open(&LocalModel::Folder(folder.to_owned()), LoadFormat::Dummy).unwrap()
+}
+
+/// Numbers of parameters as the models' authors (and transformers' `num_parameters()`) give them.
+#[test]
+fn published_configs_have_their_published_size_without_a_checkpoint() {
+    let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/configs");
+    for (name, parameters) in [
+        ("llama-3.1-8b", 8_030_261_248u64),
+        ("llama-3.1-70b", 70_553_706_496),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen2.5-0.5b", 494_032_768),
+    ] {
+        let folder = only_config(&configs.join(format!("{name}.json")));
+        let files = open_dummy(folder.path());
+        assert_eq!(files.dtype(), Some(guesthouse_weights::DType::Bf16));
+        let built = build_graph(&runtime, &files, &GuestChoice::default()).unwrap();
+        let names = built.weights.names();
+        let elements = |n: &String| built.weights.info(n).unwrap().elements().unwrap() as u64;
+        let counted: u64 = names.iter().map(elements).sum();
+        assert_eq!(counted, parameters, "{name}");
+        assert!(built.weights.dummy(&names[0]).is_some(), "{name}");
+    }
+}
+
+#[test]
+fn dummy_weights_load_without_checkpoint_and_tokenizer() {
+    let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
+    for name in ["llama", "qwen2", "qwen3", "gpt2", "gemma3"] {
+        let folder = only_config(&golden(name).join("config.json"));
+        let files = open_dummy(folder.path());
+        let options = LoadOptions {
+            device: DeviceChoice::Cpu,
+            load_format: LoadFormat::Dummy,
+            max_model_len: Some(64),
+            ..LoadOptions::default()
+        };
+        let loaded = on_device(&files, &runtime, &options).unwrap();
+        assert_eq!(loaded.max_len, 64, "{name}");
+        assert_eq!(loaded.target, Target::Cpu);
+    }
+    let refused = open(only_config(&golden("llama").join("config.json")).path());
+    assert!(refused.is_err(), "only dummy weights need no checkpoint");
+}
+
+/// Every text becomes its bytes and comes back; every id has a text, or streams would seem to hang.
+#[test]
+fn the_dummy_tokenizer_speaks_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"architectures": ["LlamaForCausalLM"], "vocab_size": 300});
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let tokenizer = open_dummy(folder.path()).tokenizer().unwrap();
+    assert_eq!(tokenizer.vocab_size(), 300);
+    let all: Vec<u8> = (0..=255).collect();
+    let ids: Vec<u32> = (0..256).collect();
+    let bytes: Vec<u8> = ids
+        .iter()
+        .flat_map(|&id| tokenizer.token_bytes(id))
+        .collect();
+    assert_eq!(bytes, all);
+    assert_eq!(tokenizer.token_bytes(299), b" t299");
+    for text in ["hello world", "naïve  \n\t— 語", " leading"] {
+        let ids = tokenizer.encode_raw(text, AddSpecial::No).unwrap();
+        let expected: Vec<u32> = text.bytes().map(u32::from).collect();
+        assert_eq!(ids, expected, "{text:?}");
+    }
+}
+
+#[test]
+fn formats_that_do_not_fit_are_refused() {
+    let refuse = |model: &LocalModel, format| {
+        let error = ModelFiles::open(model, format).err().unwrap();
+        error.to_string()
+    };
+    let folder = LocalModel::Folder(golden("llama"));
+    assert!(refuse(&folder, LoadFormat::Gguf).contains("--load-format gguf"));
+    let file = LocalModel::Gguf(golden("llama").join("model.gguf"));
+    for format in [LoadFormat::Safetensors, LoadFormat::Dummy] {
+        assert!(refuse(&file, format).contains("--load-format"));
+    }
 }
