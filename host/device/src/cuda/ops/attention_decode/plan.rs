@@ -23,6 +23,9 @@ pub(crate) const ITEM_WORDS: usize = 8;
 /// What an item costs beside its tiles, in tiles: its queries, its merge, the switch.
 const OVERHEAD: f64 = 1.0;
 
+/// What it costs to cut a pair that a block could have to itself, in tiles: its pieces meet in global memory.
+const CUT: f64 = 5.0;
+
 /// Where ranges may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cuts {
@@ -99,7 +102,7 @@ impl Geometry {
         }
     }
 
-    /// Words before the items: the first item of each block and the number of items, `[blocks + 1]`, and padding.
+    /// Words before the items: `starts`, and padding.
     pub(crate) fn items_at(&self) -> usize {
         (self.blocks as usize + 1).next_multiple_of(ITEM_WORDS)
     }
@@ -137,7 +140,8 @@ impl Item {
     }
 }
 
-/// Plans decode attention; its words are `starts`, then items ([`Geometry::items_at`]).
+/// Plans decode attention. Its words: `starts [blocks + 1]`, the index of each block's second item; then the items, namely the
+/// first of each block, which is empty where a block has nothing to do, and after these all others, block by block.
 pub(crate) struct DecodePlanner {
     geometry: Geometry,
     items: Vec<Item>,
@@ -169,7 +173,8 @@ impl DecodePlanner {
         };
         let mut left: f64 = rows.iter().map(work).sum();
         let mut pieces = 0;
-        let mut block = Share::open(left, g.blocks, least);
+        let mut most = 0.0;
+        let mut block = Share::open(left, g.blocks, least, most);
         self.starts.push(0);
         for row in rows {
             let (first, end) = g.tiles(row.kv_len);
@@ -181,7 +186,7 @@ impl DecodePlanner {
                     let take = if last {
                         end - begin
                     } else {
-                        block.take(end - begin, least)
+                        block.take(end - begin, begin == first, least)
                     };
                     if take > 0 {
                         self.items.push(Item {
@@ -202,7 +207,8 @@ impl DecodePlanner {
                     if !last && (begin < end || block.is_full()) {
                         self.starts.push(self.items.len() as u32);
                         let blocks = g.blocks - self.starts.len() as u32 + 1;
-                        block = Share::open(left, blocks, least);
+                        most = block.spent.max(most);
+                        block = Share::open(left, blocks, least, most);
                     }
                 }
                 pieces = number(&mut self.items[from..], pieces);
@@ -273,33 +279,48 @@ fn number(items: &mut [Item], pieces: u32) -> u32 {
     pieces + count
 }
 
-/// What a block may still take, in tiles.
+/// What a block may take, in tiles.
 struct Share {
     budget: f64,
-    is_empty: bool,
+    spent: f64,
+    /// What the fullest block has.
+    most: f64,
 }
 
 impl Share {
     /// One of `blocks` equal shares of what is left, each of which ends with a cut.
-    fn open(left: f64, blocks: u32, least: u32) -> Self {
+    fn open(left: f64, blocks: u32, least: u32, most: f64) -> Self {
         let cuts = OVERHEAD * f64::from(blocks - 1);
         Self {
             budget: ((left + cuts) / f64::from(blocks)).max(f64::from(least) + OVERHEAD),
-            is_empty: true,
+            spent: 0.0,
+            most,
         }
     }
 
-    /// How many of `tiles` to take; 0 when the block is done.
-    fn take(&self, tiles: u32, least: u32) -> u32 {
-        let slack = f64::from(least) / 2.0;
-        if f64::from(tiles) + OVERHEAD <= self.budget + slack {
+    /// How many of the `tiles` that are left of a pair to take; 0 when the block is done.
+    fn take(&self, tiles: u32, is_whole: bool, least: u32) -> u32 {
+        let room = self.budget - self.spent;
+        let cost = f64::from(tiles) + OVERHEAD;
+        let uncut = cost <= room + CUT.min(self.budget / 8.0) || cost <= self.most - self.spent;
+        if cost <= room + f64::from(least) / 2.0 || is_whole && uncut {
             return tiles;
         }
-        let take = (self.budget - OVERHEAD).round().max(0.0) as u32;
+        let take = (room - OVERHEAD).round().max(0.0) as u32;
+        if take < least || is_whole && f64::from(take) < CUT {
+            if self.spent > 0.0 {
+                return 0;
+            }
+            // A block that has nothing yet takes something: the last one has room for what is left.
+            return Self::cut(tiles, take.max(least), least);
+        }
+        Self::cut(tiles, take, least)
+    }
+
+    /// `take`, or less or more so that what is left is not too small.
+    fn cut(tiles: u32, take: u32, least: u32) -> u32 {
         if take >= tiles {
             tiles
-        } else if take < least {
-            if self.is_empty { least.min(tiles) } else { 0 }
         } else if tiles - take >= least {
             take
         } else if tiles >= 2 * least {
@@ -310,19 +331,18 @@ impl Share {
     }
 
     fn spend(&mut self, tiles: u32) {
-        self.budget -= f64::from(tiles) + OVERHEAD;
-        self.is_empty = false;
+        self.spent += f64::from(tiles) + OVERHEAD;
     }
 
     fn is_full(&self) -> bool {
-        self.budget < OVERHEAD + 0.5
+        self.budget - self.spent < OVERHEAD + 0.5
     }
 }
 
 impl Planner for DecodePlanner {
     fn capacity(&self, limits: &Limits) -> usize {
         let items = self.geometry.max_items(limits.rows, limits.len);
-        self.geometry.items_at() + items * ITEM_WORDS
+        self.geometry.items_at() + (self.geometry.blocks as usize + items) * ITEM_WORDS
     }
 
     fn plan(&mut self, rows: &[PlanRow], out: &mut Vec<i32>) {
@@ -344,10 +364,20 @@ impl Planner for DecodePlanner {
         let blocks = self.geometry.blocks as usize;
         self.starts.resize(blocks + 1, self.items.len() as u32);
         let begin = out.len();
-        out.extend(self.starts.iter().map(|&s| s as i32));
         out.resize(begin + self.geometry.items_at(), 0);
-        for item in &self.items {
-            out.extend_from_slice(&item.words());
+        for bounds in self.starts.windows(2) {
+            let first = self.items[bounds[0] as usize..bounds[1] as usize].first();
+            out.extend_from_slice(&first.map_or([0; ITEM_WORDS], Item::words));
         }
+        let mut index = blocks;
+        for (block, bounds) in self.starts.windows(2).enumerate() {
+            out[begin + block] = index as i32;
+            let items = &self.items[bounds[0] as usize..bounds[1] as usize];
+            for item in items.iter().skip(1) {
+                out.extend_from_slice(&item.words());
+                index += 1;
+            }
+        }
+        out[begin + blocks] = index as i32;
     }
 }

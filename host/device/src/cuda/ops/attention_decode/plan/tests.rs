@@ -45,15 +45,22 @@ fn plan(geometry: Geometry, rows: &[PlanRow]) -> Vec<Read> {
     planner.plan(rows, &mut words);
     let words = &words[5..];
     assert!(words.len() <= planner.capacity(&limits(rows)));
-    let starts = &words[..=geometry.blocks as usize];
+    let blocks = geometry.blocks as usize;
+    let starts = &words[..=blocks];
     let items = &words[geometry.items_at()..];
-    assert_eq!(starts[0], 0);
+    assert_eq!(starts[0] as usize, blocks);
     assert!(starts.is_sorted());
-    assert_eq!(*starts.last().unwrap() as usize * ITEM_WORDS, items.len());
+    assert_eq!(starts[blocks] as usize * ITEM_WORDS, items.len());
     let mut all = Vec::new();
-    for block in 0..geometry.blocks as usize {
-        for i in starts[block]..starts[block + 1] {
-            let w = &items[i as usize * ITEM_WORDS..][..ITEM_WORDS];
+    for block in 0..blocks {
+        let mine = std::iter::once(block).chain(starts[block] as usize..starts[block + 1] as usize);
+        for (at, index) in mine.enumerate() {
+            let w = &items[index * ITEM_WORDS..][..ITEM_WORDS];
+            if w[4] == w[5] {
+                // A block without work has one empty item and nothing else.
+                assert_eq!((at, starts[block]), (0, starts[block + 1]));
+                continue;
+            }
             all.push(Read {
                 block,
                 token: w[0],
@@ -161,6 +168,16 @@ fn one_token_is_one_item_per_head() {
 }
 
 #[test]
+fn pairs_stay_whole_where_blocks_come_out_almost_even() {
+    // 2048 pairs of 14 tiles over 264 blocks: 8 or less each.
+    let (g, rows) = (even(8, 4, 264), rows(&[210; 256]));
+    let items = plan(g, &rows);
+    check(g, &rows, &items);
+    assert!(items.iter().all(|i| i.piece < 0));
+    assert!((0..264).all(|b| load(&items, b) <= 8.0 * (14.0 + OVERHEAD)));
+}
+
+#[test]
 fn many_rows_are_balanced() {
     let lens: Vec<u32> = (0..256).map(|r| 1 + r * 7919 % 2000).collect();
     let (g, rows) = (even(8, 4, 264), rows(&lens));
@@ -169,7 +186,7 @@ fn many_rows_are_balanced() {
     let loads: Vec<f64> = (0..264).map(|b| load(&items, b)).collect();
     let mean = loads.iter().sum::<f64>() / 264.0;
     let most = loads.iter().copied().fold(0.0, f64::max);
-    assert!(most < mean * 1.02 + 4.0, "most {most}, mean {mean}");
+    assert!(most < mean * 1.02 + 6.0, "most {most}, mean {mean}");
 }
 
 #[test]
