@@ -1,6 +1,9 @@
 //! The machine and the kernels, looked at (`guesthouse doctor`).
 
+mod attention;
+mod attention_prefill;
 mod report;
+mod timing;
 
 pub use report::{Environment, Gpu, KernelReport, Library, Need, Verdict};
 
@@ -89,4 +92,4 @@ pub fn run(filter: Option<&str>, report: &mut dyn FnMut(KernelReport)) -> Result
 type Check = fn(&std::sync::Arc<driver::Gpu>, &mut dyn FnMut(KernelReport)) -> Result<()>;
 
 /// Every check by name.
-const CHECKS: &[(&str, Check)] = &[];
+const CHECKS: &[(&str, Check)] = &[("attention/prefill", attention_prefill::check)];

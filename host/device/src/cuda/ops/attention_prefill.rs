@@ -70,7 +70,7 @@ const MAX_DIM: u32 = 256;
 
 /// Which of the two kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Isa {
+pub(crate) enum Isa {
     /// wgmma and tensor copies.
     Hopper,
     /// mma.sync and cp.async.
@@ -93,26 +93,31 @@ struct Shape {
 }
 
 impl Shape {
-    /// 64 query rows a warpgroup, two tiles of keys and of values in flight.
+    /// 64 query rows a warpgroup, two tiles of keys and of values in flight, and two of queries where they fit.
     fn hopper(spec: &AttentionSpec) -> Self {
         let largest = spec.k_dim.max(spec.v_dim);
-        let teams = 2;
+        let teams = if largest <= 64 { 3 } else { 2 };
         let rows = 64 * teams;
         let kv_tile = match largest {
             0..=128 => 128,
             129..=192 => 96,
             _ => 80,
         };
-        // Panels of 64 columns, lines of 128 bytes.
+        // Panels of 64 columns, lines of 128 bytes; the tiles are aligned to 1 KiB.
         let (k_line, v_line) = (spec.k_dim.div_ceil(64) * 128, spec.v_dim.div_ceil(64) * 128);
+        let shared =
+            |q_stages: u32| 1024 + q_stages * rows * k_line + 2 * kv_tile * (k_line + v_line);
         Self {
             isa: Isa::Hopper,
             teams,
             rows,
             kv_tile,
             threads: 128 * (teams + 1),
-            // The tiles are aligned to 1 KiB.
-            shared: 1024 + rows * k_line + 2 * kv_tile * (k_line + v_line),
+            shared: if shared(2) <= 226 << 10 {
+                shared(2)
+            } else {
+                shared(1)
+            },
         }
     }
 
@@ -140,24 +145,34 @@ impl Shape {
         }
     }
 
-    /// The best kernel that computes such attention here.
-    fn new(gpu: &Gpu, spec: &AttentionSpec) -> Option<Self> {
+    /// A kernel's blocks; none where it does not compute such attention here.
+    fn of(isa: Isa, gpu: &Gpu, spec: &AttentionSpec) -> Option<Self> {
         let fits = |dim: u32| dim.is_multiple_of(8) && (8..=MAX_DIM).contains(&dim);
-        let possible = spec.dtype != CudaDtype::F32
+        let runs = match isa {
+            Isa::Hopper => gpu.properties.is_hopper(),
+            Isa::Ampere => gpu.properties.capability >= (8, 0),
+        };
+        let possible = runs
+            && spec.dtype != CudaDtype::F32
             && fits(spec.k_dim)
             && fits(spec.v_dim)
             && spec.q.is_aligned()
             && spec.y.is_aligned()
-            && spec.block_size.is_multiple_of(16)
-            && gpu.properties.capability >= (8, 0);
-        let group = spec.heads / spec.kv_heads;
-        let hopper = gpu.properties.is_hopper().then(|| Self::hopper(spec));
-        [hopper, Some(Self::ampere(spec))]
-            .into_iter()
-            .flatten()
-            .find(|s| {
-                possible && group <= s.rows && s.shared + 1024 <= gpu.properties.shared_per_block
-            })
+            && spec.block_size.is_multiple_of(16);
+        let shape = match isa {
+            Isa::Hopper => Self::hopper(spec),
+            Isa::Ampere => Self::ampere(spec),
+        };
+        // Barriers take some more.
+        let shared = shape.shared + 512;
+        let fits =
+            spec.heads / spec.kv_heads <= shape.rows && shared <= gpu.properties.shared_per_block;
+        (possible && fits).then_some(shape)
+    }
+
+    /// The best kernel that computes such attention here.
+    fn best(gpu: &Gpu, spec: &AttentionSpec) -> Option<Self> {
+        Self::of(Isa::Hopper, gpu, spec).or_else(|| Self::of(Isa::Ampere, gpu, spec))
     }
 
     fn source(&self, spec: &AttentionSpec) -> Source {
@@ -211,12 +226,7 @@ pub(crate) struct Prefill {
 }
 
 impl Prefill {
-    /// Whether a kernel computes such attention.
-    pub(crate) fn is_possible(gpu: &Gpu, spec: &AttentionSpec) -> bool {
-        Shape::new(gpu, spec).is_some()
-    }
-
-    /// The kernel for some of a layer's rows; none where [`Prefill::is_possible`] says no.
+    /// The kernel for some of a layer's rows; none where neither computes such attention.
     ///
     /// # Errors
     /// When the kernel is missing.
@@ -226,16 +236,43 @@ impl Prefill {
         which: Which,
         planners: &mut Planners,
     ) -> Result<Option<Self>> {
-        let Some(shape) = Shape::new(gpu, spec) else {
-            return Ok(None);
-        };
+        match Shape::best(gpu, spec) {
+            Some(shape) => Self::shaped(shape, gpu, spec, which, planners).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// One of the two kernels; none where it does not compute such attention here.
+    ///
+    /// # Errors
+    /// When the kernel is missing.
+    pub(crate) fn of(
+        isa: Isa,
+        gpu: &Arc<Gpu>,
+        spec: &AttentionSpec,
+        which: Which,
+        planners: &mut Planners,
+    ) -> Result<Option<Self>> {
+        match Shape::of(isa, gpu, spec) {
+            Some(shape) => Self::shaped(shape, gpu, spec, which, planners).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn shaped(
+        shape: Shape,
+        gpu: &Arc<Gpu>,
+        spec: &AttentionSpec,
+        which: Which,
+        planners: &mut Planners,
+    ) -> Result<Self> {
         let geometry = Geometry {
             tokens: shape.rows / (spec.heads / spec.kv_heads),
             kv_tile: shape.kv_tile,
             window: spec.window,
             which,
         };
-        Ok(Some(Self {
+        Ok(Self {
             kernel: gpu.kernel(&shape.source(spec))?,
             shape,
             plan: planners.share(format!("prefill {geometry:?}"), || {
@@ -257,7 +294,7 @@ impl Prefill {
                 .map_or(0, |w| i32::try_from(w).unwrap_or(i32::MAX)),
             alibi: spec.alibi.unwrap_or(0),
             sinks: spec.sinks.unwrap_or(0),
-        }))
+        })
     }
 
     /// Keys or values of a cache, in boxes of 16 positions of one head and 64 columns.
