@@ -2,7 +2,12 @@
 
 mod attention;
 mod attention_prefill;
+mod memory;
+mod norm;
+mod pointwise;
 mod report;
+mod rope;
+mod shape;
 mod timing;
 
 pub use report::{Environment, Gpu, KernelReport, Library, Need, Verdict};
@@ -92,4 +97,10 @@ pub fn run(filter: Option<&str>, report: &mut dyn FnMut(KernelReport)) -> Result
 type Check = fn(&std::sync::Arc<driver::Gpu>, &mut dyn FnMut(KernelReport)) -> Result<()>;
 
 /// Every check by name.
-const CHECKS: &[(&str, Check)] = &[("attention/prefill", attention_prefill::check)];
+const CHECKS: &[(&str, Check)] = &[
+    ("norm", norm::check),
+    ("rope", rope::check),
+    ("pointwise", pointwise::check),
+    ("shape", shape::check),
+    ("attention/prefill", attention_prefill::check),
+];

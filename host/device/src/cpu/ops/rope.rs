@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use guesthouse_graph::{Rope, RopeScaling, RopeStyle};
@@ -35,6 +36,37 @@ pub(crate) enum Frequencies {
         long: Vec<f32>,
         original: u32,
     },
+}
+
+impl Frequencies {
+    /// Those of a token. `len` is the larger of its sequence's prompt length and its position + 1; `admitted` tokens were
+    /// known when the sequence was admitted.
+    pub(crate) fn at(&self, len: u32, admitted: u32, rotary: usize) -> Cow<'_, [f32]> {
+        match self {
+            Self::Fixed(f) => Cow::Borrowed(f),
+            Self::Dynamic {
+                theta,
+                factor,
+                original,
+            } => {
+                let theta = dynamic_theta(*theta, *factor, *original, len, rotary);
+                Cow::Owned(plain(theta, rotary))
+            }
+            Self::DynamicQwen { theta, original } => {
+                let theta = qwen_theta(*theta, *original, len, rotary);
+                Cow::Owned(plain(theta, rotary))
+            }
+            Self::Long {
+                short,
+                long,
+                original,
+            } => Cow::Borrowed(if len.max(admitted) > *original {
+                long
+            } else {
+                short
+            }),
+        }
+    }
 }
 
 /// `theta^(2i / rotary)`, i below rotary / 2.
@@ -192,39 +224,10 @@ impl Instr for RopeTable {
     unsafe fn run(&self, ctx: &Ctx<'_>, units: Range<usize>, _: &mut WorkerScratch) {
         let positions = ctx.tensor(&self.positions);
         for t in units {
-            let computed: Vec<f32>;
             let row = &ctx.batch.rows[ctx.row_of[t] as usize];
             let len = row.prompt_len.max(ctx.positions[t] + 1);
             let rotary = 2 * self.half;
-            let frequencies = match &self.frequencies {
-                Frequencies::Fixed(f) => f,
-                Frequencies::Dynamic {
-                    theta,
-                    factor,
-                    original,
-                } => {
-                    computed = plain(
-                        dynamic_theta(*theta, *factor, *original, len, rotary),
-                        rotary,
-                    );
-                    &computed
-                }
-                Frequencies::DynamicQwen { theta, original } => {
-                    computed = plain(qwen_theta(*theta, *original, len, rotary), rotary);
-                    &computed
-                }
-                Frequencies::Long {
-                    short,
-                    long,
-                    original,
-                } => {
-                    if len.max(row.admitted_len) > *original {
-                        long
-                    } else {
-                        short
-                    }
-                }
-            };
+            let frequencies = self.frequencies.at(len, row.admitted_len, rotary);
             // SAFETY: the table has room for two halves per token of the largest step; a unit is a token.
             let (cos, sin) = unsafe {
                 let at = ctx.rope_tables[self.table].floats().add(t * rotary);
@@ -233,7 +236,7 @@ impl Instr for RopeTable {
             };
             // SAFETY: the positions value has a row per token and a column `axis`.
             let position = unsafe { positions.ints(t)[self.axis] } as f32;
-            for ((cos, sin), f) in cos.iter_mut().zip(sin).zip(frequencies) {
+            for ((cos, sin), f) in cos.iter_mut().zip(sin).zip(frequencies.iter()) {
                 let angle = position * f;
                 *cos = angle.cos() * self.factor;
                 *sin = angle.sin() * self.factor;

@@ -92,11 +92,12 @@ impl NormShape {
                 access,
             });
         }
-        let each = accesses.div_ceil(1024);
-        let threads = accesses.div_ceil(each).next_multiple_of(32);
+        // Two accesses a thread are quicker than one at any number of rows.
+        let each = accesses.div_ceil(1024).max(2);
+        let group = accesses.div_ceil(each).next_multiple_of(32);
         (each * access <= Self::MOST).then_some(Self {
-            group: threads,
-            threads,
+            group,
+            threads: if group == 32 { 128 } else { group },
             access,
         })
     }

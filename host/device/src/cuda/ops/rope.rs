@@ -425,11 +425,16 @@ impl Instr for Rotate {
     }
 }
 
-/// Blocks for so many tokens of so many work items: few tokens are spread over several multiprocessors.
+/// Blocks for so many tokens of so many work items: few tokens are spread over several multiprocessors, and with many each
+/// thread has two items.
 fn rotate_grid(tokens: u32, items: u32) -> Grid {
+    const FEW: u32 = 16;
+    const MANY: u32 = 1024;
     const SMALL: u32 = 128;
-    if tokens * items.div_ceil(SMALL) <= 512 {
-        return Grid::new(tokens, SMALL).yz(items.div_ceil(SMALL), 1);
+    let threads = |items: u32| items.next_multiple_of(32).clamp(32, 512);
+    match tokens {
+        0..=FEW => Grid::new(tokens, SMALL).yz(items.div_ceil(SMALL), 1),
+        MANY.. => Grid::new(tokens, threads(items.div_ceil(2))),
+        _ => Grid::new(tokens, threads(items)),
     }
-    Grid::new(tokens, items.next_multiple_of(32).clamp(32, 512))
 }

@@ -1,0 +1,136 @@
+//! Kernels that move elements: nothing may change on the way.
+
+use std::sync::Arc;
+
+use guesthouse_graph::{Rows, ValueType};
+
+use super::KernelReport;
+use super::memory::{DTYPES, Memory, Words, error};
+use crate::cuda::driver::Gpu;
+use crate::cuda::ops::input::{CopyIds, Ints};
+use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
+use crate::cuda::options::CudaDtype;
+use crate::error::Result;
+
+const ROWS: usize = 5;
+
+/// Every kernel and type, over widths of whole accesses and odd ones.
+pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
+    for dtype in DTYPES {
+        for inner in [64, 3] {
+            report(split(gpu, dtype, inner)?);
+            report(repeat(gpu, dtype, inner)?);
+            report(swap(gpu, dtype, inner)?);
+            report(gather(gpu, dtype, inner)?);
+        }
+    }
+    report(ids(gpu)?);
+    Ok(())
+}
+
+fn exact(name: &'static str, case: String, worst: f64) -> KernelReport {
+    KernelReport::new(name, case, worst, 0.0)
+}
+
+/// `[4, 10, inner]` into 3 and 7 along the middle, and back.
+fn split(gpu: &Arc<Gpu>, dtype: CudaDtype, inner: usize) -> Result<KernelReport> {
+    let dims = [4, 10, inner];
+    let mut memory = Memory::new(gpu, dtype, ROWS, 0);
+    let (x, values) = memory.input(40 * inner, ValueType::Model);
+    let a = memory.output(12 * inner, ValueType::Model);
+    let b = memory.output(28 * inner, ValueType::Model);
+    let joined = memory.output(40 * inner, ValueType::Model);
+    let ready = memory.ready(&Words::default(), Vec::new())?;
+    let parts = [(a, 0, 3), (b, 3, 7)].map(|(y, start, len)| {
+        let strided = Strided::take(&dims, 1, start, len);
+        strided.map(|s| (x, y, s))
+    });
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let back = parts
+        .iter()
+        .map(|&(_, y, s)| (y, joined, s.reversed()))
+        .collect();
+    ready.launch(&Copy::new(gpu, "split", parts)?)?;
+    ready.launch(&Copy::new(gpu, "concat", back)?)?;
+    let first: Vec<f64> = values
+        .chunks(10 * inner)
+        .flat_map(|run| run[..3 * inner].iter().copied())
+        .collect();
+    let worst = error(&ready.read(&a)?, &first).max(error(&ready.read(&joined)?, &values));
+    let case = format!("{} split and joined [4, 10, {inner}]", dtype.name());
+    Ok(exact("shape/copy", case, worst))
+}
+
+fn repeat(gpu: &Arc<Gpu>, dtype: CudaDtype, d: usize) -> Result<KernelReport> {
+    let (heads, times) = (3, 9);
+    let mut memory = Memory::new(gpu, dtype, ROWS, 0);
+    let (x, values) = memory.input(heads * d, ValueType::Model);
+    let y = memory.output(heads * times * d, ValueType::Model);
+    let ready = memory.ready(&Words::default(), Vec::new())?;
+    ready.launch(&Copy::repeat(gpu, x, y, d, times)?)?;
+    let expected: Vec<f64> = values.chunks(d).flat_map(|h| h.repeat(times)).collect();
+    let case = format!("{} [{heads}, {d}] {times} times", dtype.name());
+    Ok(exact(
+        "shape/copy",
+        case,
+        error(&ready.read(&y)?, &expected),
+    ))
+}
+
+fn swap(gpu: &Arc<Gpu>, dtype: CudaDtype, b: usize) -> Result<KernelReport> {
+    let a = 7;
+    let mut memory = Memory::new(gpu, dtype, ROWS, 0);
+    let (x, values) = memory.input(a * b, ValueType::Model);
+    let y = memory.output(a * b, ValueType::Model);
+    let ready = memory.ready(&Words::default(), Vec::new())?;
+    ready.launch(&SwapAxes::new(gpu, (a, b), x, y)?)?;
+    let expected: Vec<f64> = values
+        .chunks(a * b)
+        .flat_map(|row| (0..a * b).map(move |i| row[i % a * b + i / a]))
+        .collect();
+    let case = format!("{} [{a}, {b}]", dtype.name());
+    Ok(exact(
+        "shape/swap",
+        case,
+        error(&ready.read(&y)?, &expected),
+    ))
+}
+
+fn gather(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<KernelReport> {
+    let wanted = [4, 0, 3];
+    let mut memory = Memory::new(gpu, dtype, ROWS, wanted.len());
+    let (x, values) = memory.input(width, ValueType::Model);
+    let y = memory.poisoned(Rows::Outputs, width, ValueType::Model);
+    let words = Words {
+        outputs: wanted.to_vec(),
+        ..Words::default()
+    };
+    let ready = memory.ready(&words, Vec::new())?;
+    ready.launch(&GatherOutputs::new(gpu, x, y)?)?;
+    let row = |&t: &i32| {
+        let at = t as usize * width;
+        values[at..at + width].iter().copied()
+    };
+    let expected: Vec<f64> = wanted.iter().flat_map(row).collect();
+    let case = format!("{} {} of {ROWS} × {width}", dtype.name(), wanted.len());
+    Ok(exact(
+        "input/gather",
+        case,
+        error(&ready.read(&y)?, &expected),
+    ))
+}
+
+fn ids(gpu: &Arc<Gpu>) -> Result<KernelReport> {
+    let rows = 300;
+    let mut memory = Memory::new(gpu, CudaDtype::F32, rows, 0);
+    let y = memory.output(1, ValueType::I32);
+    let words = Words {
+        positions: (0..rows as i32).map(|i| 7 * i).collect(),
+        ..Words::default()
+    };
+    let ready = memory.ready(&words, Vec::new())?;
+    ready.launch(&CopyIds::new(gpu, Ints::Positions, 2, y)?)?;
+    let expected: Vec<f64> = words.positions.iter().map(|&p| f64::from(p + 2)).collect();
+    let worst = error(&ready.read(&y)?, &expected);
+    Ok(exact("input/ids", format!("{rows} positions + 2"), worst))
+}
