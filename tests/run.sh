@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All tests. Needs rustup, gcc, python3 with venv and pip; downloads crates, two Python packages and the starter model.
+# All tests but those on a GPU (tests/gpu.sh). Needs rustup, gcc, python3 with venv and pip; downloads crates, two Python
+# packages and the starter model.
 #
 #   tests/run.sh            everything
 #   tests/run.sh fast       without the end-to-end tests
@@ -27,6 +28,15 @@ if cargo nextest --version >/dev/null 2>&1; then
   cargo nextest run --workspace --no-fail-fast
 else
   cargo test --workspace --no-fail-fast
+fi
+
+step "CUDA kernels"
+if [ -n "${GUESTHOUSE_NVRTC:-}" ]; then
+  # A Python environment with NVIDIA's compiler, which is found through VIRTUAL_ENV.
+  VIRTUAL_ENV="$GUESTHOUSE_NVRTC" cargo test --quiet -p guesthouse-device --lib -- \
+    --exact cuda::compiler::tests::every_kernel_compiles_for_every_gpu --ignored --nocapture
+else
+  echo "not compiled: GUESTHOUSE_NVRTC must name a Python environment with nvidia-cuda-nvrtc==13.0.*"
 fi
 
 step "doc tests"

@@ -5,6 +5,7 @@ import httpx, openai, pytest
 
 BINARY = os.environ["GUESTHOUSE_BINARY"]
 MODEL = os.environ.get("GUESTHOUSE_E2E_MODEL", "smollm2")
+FLAGS = os.environ.get("GUESTHOUSE_E2E_FLAGS", "").split()
 
 
 class Server:
@@ -12,7 +13,7 @@ class Server:
 
     def __init__(self, *flags, model=MODEL, wait=600):
         self.process = subprocess.Popen(
-            [BINARY, "serve", model, "--port", "0", *flags], stderr=subprocess.PIPE, text=True, errors="replace"
+            [BINARY, "serve", model, "--port", "0", *FLAGS, *flags], stderr=subprocess.PIPE, text=True, errors="replace"
         )
         self.log, self.base = [], None
         ready = threading.Event()
