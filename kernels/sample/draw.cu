@@ -23,8 +23,7 @@ enum Kind { DRAW_GREEDY, DRAW_SAMPLE, DRAW_TARGET };
 enum Code {
   OP_ALLOW,        // a: offset of b ids, ascending: all others get -inf
   OP_BAN,          // a: offset of b ids
-  OP_BAN_AFTER,    // a: offset of b pairs (id before, id): banned if the history's last token is the first one
-  OP_BIAS,         // a: offset of b pairs (id, f32), ids distinct
+  OP_BIAS,         // a: offset of b pairs (id, f32), ascending by id, equal ids in their order
   OP_PENALTIES,    // a: offset of repetition, presence, frequency and b pairs (id, count in the output), ids distinct
   OP_TEMPERATURE,  // a: f32
   OP_TOP_K,        // a: k
@@ -49,8 +48,7 @@ struct Draw {
   u32 top;          // best tokens to report
   u32 top_at;       // where, in pairs
   int target;       // DRAW_TARGET: the token
-  int previous;     // index into `before` of the history's last token, -1: the host knew it
-  u32 unused[3];
+  u32 unused[4];
 };
 
 // 48 bytes.
@@ -74,9 +72,8 @@ struct SampleParams {
   const u32* pool;       // ops (16-byte aligned), lists, masks
   Result* results;       // [count]
   uint2* tops;           // (id, f32 raw logit)
-  int* sampled;          // [count] tokens, 0 where none could be chosen
-  const int* before;     // tokens of an earlier step
-  float* scratch;        // [gridDim.x, vocab rounded up to 8] without clusters
+  int* sampled;          // [count] tokens, 0 where none could be chosen; or null
+  float* scratch;        // [gridDim.x, vocab rounded up to 8], without clusters
   int count;
   int vocab;
 };
@@ -174,37 +171,25 @@ DEVICE void penalize(float* at, const float* by, u32 outputs) {
 }
 
 // Changes w by an op that knows ids; the block's threads are together before and after.
-SLOW void change(const Row row, const Op op, const u32* list, int last) {
+SLOW void change(const Row row, const Op op, const u32* list) {
   switch (op.code) {
     case OP_ALLOW: allow(row, list, op.b); break;
     case OP_BAN:
       for (u32 j = threadIdx.x; j < op.b; j += THREADS)
         if (float* at = place(row, list[j])) *at = NEG_INF;
       break;
-    case OP_BAN_AFTER:
-      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
-        if ((int)list[2 * j] == last)
-          if (float* at = place(row, list[2 * j + 1])) *at = NEG_INF;
-      break;
     case OP_BIAS:
-      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
-        if (float* at = place(row, list[2 * j])) *at += __uint_as_float(list[2 * j + 1]);
-      break;
-    case OP_PENALTIES: {
-      const float* by = (const float*)list;
-      bool met = false;
       for (u32 j = threadIdx.x; j < op.b; j += THREADS) {
-        u32 id = list[3 + 2 * j], outputs = list[4 + 2 * j];
-        if ((int)id == last) {
-          met = true;
-          ++outputs;
-        }
-        if (float* at = place(row, id)) penalize(at, by, outputs);
+        u32 id = list[2 * j];
+        if (j > 0 && list[2 * j - 2] == id) continue;
+        if (float* at = place(row, id))
+          for (u32 k = j; k < op.b && list[2 * k] == id; ++k) *at += __uint_as_float(list[2 * k + 1]);
       }
-      if (last >= 0 && !__syncthreads_or(met) && threadIdx.x == 0)
-        if (float* at = place(row, (u32)last)) penalize(at, by, 1);
       break;
-    }
+    case OP_PENALTIES:
+      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
+        if (float* at = place(row, list[3 + 2 * j])) penalize(at, (const float*)list, list[4 + 2 * j]);
+      break;
   }
   __syncthreads();
 }
@@ -225,7 +210,7 @@ DEVICE void top_k(Row& row, Shared& s, u32 k) {
   Cut<BY_COUNT> cut = {row, s, 0.f, 0.f, 0};
   auto end = cut.find(k, INFINITY_F, TIES_KEPT);
   row.turn = end.turn;
-  if (end.found) {
+  if (end.found && end.value > row.cut) {
     cut_at(row, end.value, 0xffffffffu);
     row.sum_known = false;
   }
@@ -451,16 +436,17 @@ SLOW u32 best_tokens(Row row, Shared& s, u32 top, uint2* out) {
   auto end = cut.find(top, INFINITY_F, TIES_BY_ID);
   row.turn = end.turn;
   if (end.found) cut_at(row, end.value, end.id + 1);
-  if (threadIdx.x == 0) s.list_count = 0;
+  // Others may still read this block's list_count.
+  if (threadIdx.x == 0) s.all_count = 0;
   __syncthreads();
   u32 mine = 0;
   each_quad(row, [&](int i, float4 v) {
     u32 id = row.begin + i;
     mine += (u32)row.kept(v.x, id) + (u32)row.kept(v.y, id + 1) + (u32)row.kept(v.z, id + 2) + (u32)row.kept(v.w, id + 3);
   });
-  u32 at = mine ? atomicAdd(&s.list_count, mine) : 0;
+  u32 at = mine ? atomicAdd(&s.all_count, mine) : 0;
   __syncthreads();
-  const Slot* slots = exchange(s, row.turn++, {{s.list_count, 0, 0, 0, 0, 0, 0, 0}});
+  const Slot* slots = exchange(s, row.turn++, {{s.all_count, 0, 0, 0, 0, 0, 0, 0}});
   u32 all = 0;
   for (int r = 0; r < CTAS; ++r) {
     if (r < (int)cta_rank()) at += slots[r].x[0];
@@ -481,7 +467,7 @@ SLOW u32 best_tokens(Row row, Shared& s, u32 top, uint2* out) {
 DEVICE void fail(const SampleParams& p, int d, u32 why, u32 op) {
   if (cta_rank() == 0 && threadIdx.x == 0) {
     p.results[d] = {0, why | op << 8, 0.f, 0.f, 0, 0, 0.f, 0.f, 0.0, {0, 0}};
-    p.sampled[d] = 0;
+    if (p.sampled) p.sampled[d] = 0;
   }
 }
 
@@ -523,7 +509,7 @@ DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int pe
     Op op = ops[next];
     if (op.code <= OP_PENALTIES) {
       settle(row);
-      change(row, op, p.pool + op.a, draw.previous >= 0 ? p.before[draw.previous] : -1);
+      change(row, op, p.pool + op.a);
       pristine = false;
       row.max_known = row.sum_known = false;
       continue;
@@ -594,7 +580,7 @@ DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int pe
     float logprob = (float)((double)logit - (double)raw.max - log_sum);
     if (kind == DRAW_TARGET) processed = logprob;
     p.results[d] = {(int)chosen.token, FAIL_NONE, logprob, processed, rank, tops, raw.max, logit, log_sum, {0, 0}};
-    p.sampled[d] = (int)chosen.token;
+    if (p.sampled) p.sampled[d] = (int)chosen.token;
   }
 }
 
@@ -603,6 +589,11 @@ DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int pe
 #else
 #define IN_CLUSTERS
 #endif
+
+// Dynamic shared memory before the slice; the host knows it too.
+constexpr int SHARED_BYTES = 11776;
+static_assert(sizeof(Shared) <= SHARED_BYTES && SHARED_BYTES % 16 == 0, "the slice would overlap");
+static_assert(sizeof(Draw) == 64 && sizeof(Result) == 48 && sizeof(Op) == 16, "the host has other sizes");
 
 // A cluster (without them a block) takes every gridDim.x / CTAS-th draw. Dynamic shared memory: Shared, then the slice.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(const __grid_constant__ SampleParams p) {
@@ -613,7 +604,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(cons
   int per = ((p.vocab + CTAS - 1) / CTAS + 7) / 8 * 8;
   Row row;
 #if CLUSTERED
-  row.w = (float*)(memory + sizeof(Shared));
+  row.w = (float*)(memory + SHARED_BYTES);
 #else
   row.w = p.scratch + (i64)blockIdx.x * per;
 #endif
@@ -627,4 +618,18 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(cons
     // Others may still read this block's shared memory.
     cluster_sync();
   }
+}
+
+struct BringParams {
+  const uint4* from;  // page-locked host memory
+  uint4* to;
+  int count;
+};
+
+// Draws and their lists from the host. What it reads and writes no earlier kernel that may still run touches, so it only
+// ends after those.
+extern "C" __global__ void __launch_bounds__(256) bring(const __grid_constant__ BringParams p) {
+  let_next_start();
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < p.count; i += gridDim.x * blockDim.x) p.to[i] = p.from[i];
+  wait_for_previous();
 }

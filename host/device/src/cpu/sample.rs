@@ -2,7 +2,7 @@
 
 use guesthouse_engine::{Draw as DrawKind, SampleOutcome, Sampled, Stage, TokenId};
 
-use super::simd::Isa;
+pub(crate) use super::simd::Isa;
 use crate::device::Draw;
 
 pub mod philox;
@@ -98,10 +98,7 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
     };
     if norm.failure().is_some() {
         let stages: Vec<&str> = plan.stages.iter().map(stage_name).collect();
-        return SampleOutcome::Failed(format!(
-            "no token is left after the sampling stages {}",
-            stages.join(", ")
-        ));
+        return SampleOutcome::Failed(nothing_left(&stages));
     }
     let token = match plan.draw {
         DrawKind::Greedy => select::argmax(processed),
@@ -125,7 +122,30 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
     })
 }
 
-fn stage_name(stage: &Stage) -> &'static str {
+/// Why a row cannot be sampled, said alike by all devices: logits with NaN or +inf,
+pub(crate) const NOT_FINITE: &str =
+    "the model's logits are not finite; check the weights and the rope settings";
+/// logits that are all -inf,
+pub(crate) const MASKED: &str = "every token is masked out";
+/// top-p or typical sampling with no token left,
+pub(crate) const NO_PROBABILITIES: &str =
+    "no token is left before a stage that needs probabilities";
+
+/// a temperature that does not divide,
+pub(crate) fn bad_temperature(t: f32) -> String {
+    format!("temperature {t}: expected a finite number above 0")
+}
+
+/// and no token left after stages of these names.
+pub(crate) fn nothing_left(stages: &[&str]) -> String {
+    format!(
+        "no token is left after the sampling stages {}",
+        stages.join(", ")
+    )
+}
+
+/// A stage in words.
+pub(crate) fn stage_name(stage: &Stage) -> &'static str {
     match stage {
         Stage::AllowedTokens(_) => "allowed tokens",
         Stage::BannedTokens(_) => "banned tokens",

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use super::{MASKED, NOT_FINITE};
 use crate::cpu::math;
 use crate::cpu::simd::{Isa, Kernel, Simd, sum};
 
@@ -39,9 +40,9 @@ impl LogSumExp {
     /// Why nothing can be chosen.
     pub(crate) fn failure(self) -> Option<&'static str> {
         if self.nan || self.max == f32::INFINITY {
-            Some("the model's logits are not finite; check the weights and the rope settings")
+            Some(NOT_FINITE)
         } else if self.max == f32::NEG_INFINITY {
-            Some("every token is masked out")
+            Some(MASKED)
         } else {
             None
         }

@@ -4,6 +4,7 @@ use guesthouse_engine::{Stage, TokenId};
 
 use super::select::best;
 use super::softmax::LogSumExp;
+use super::{NO_PROBABILITIES, bad_temperature};
 use crate::cpu::simd::Isa;
 use crate::history::History;
 
@@ -73,7 +74,7 @@ pub(super) fn apply(
         }
         Stage::Temperature(t) => {
             if !(t.is_finite() && *t > 0.0) {
-                return Err(format!("temperature {t}: expected a finite number above 0"));
+                return Err(bad_temperature(*t));
             }
             for x in logits {
                 *x /= t;
@@ -147,7 +148,7 @@ fn walk(keys: &[f32], mut visit: impl FnMut(TokenId) -> bool) {
 fn normalized(isa: Isa, logits: &[f32]) -> Result<LogSumExp, String> {
     let norm = LogSumExp::of(isa, logits);
     norm.failure().map_or(Ok(norm), |_| {
-        Err("no token is left before a stage that needs probabilities".to_owned())
+        Err(NO_PROBABILITIES.to_owned())
     })
 }
 

@@ -1,0 +1,259 @@
+//! Draws as the kernel reads them: `Draw` and `Op` of `kernels/sample/draw.cu`.
+
+use bytemuck::{Pod, Zeroable};
+use guesthouse_engine::{Draw as DrawKind, Stage, TokenId};
+
+use crate::cpu::sample::stage_name;
+use crate::device::{Draw, Score};
+use crate::history::History;
+
+#[cfg(test)]
+mod tests;
+
+/// `Kind` of the kernel.
+mod kind {
+    pub(super) const GREEDY: u32 = 0;
+    pub(super) const SAMPLE: u32 = 1;
+    pub(super) const TARGET: u32 = 2;
+}
+
+/// `Code` of the kernel.
+mod code {
+    pub(super) const ALLOW: u32 = 0;
+    pub(super) const BAN: u32 = 1;
+    pub(super) const BIAS: u32 = 2;
+    pub(super) const PENALTIES: u32 = 3;
+    pub(super) const TEMPERATURE: u32 = 4;
+    pub(super) const TOP_K: u32 = 5;
+    pub(super) const TOP_P: u32 = 6;
+    pub(super) const MIN_P: u32 = 7;
+    pub(super) const TYPICAL_P: u32 = 8;
+}
+
+/// `Draw` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub(super) struct DrawWords {
+    /// Row of the logits.
+    pub row: i32,
+    pub kind: u32,
+    pub seed_low: u32,
+    pub seed_high: u32,
+    pub lineage: u32,
+    pub position: u32,
+    /// Offset in words.
+    pub ops: u32,
+    pub op_count: u32,
+    /// Offset in words; -1 is none.
+    pub mask: i32,
+    pub top: u32,
+    /// First pair.
+    pub top_at: u32,
+    pub target: i32,
+    pub unused: [u32; 4],
+}
+
+/// What the host keeps of a draw until its result is there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Note {
+    /// Best tokens to report, at most the vocabulary.
+    pub top: u32,
+    pub top_at: u32,
+    /// Its stages' names: a range of [`Notes::stages`].
+    pub stages: (u32, u32),
+    /// The first temperature that is not usable.
+    pub bad_temperature: f32,
+    /// Whether a stage was left out because this program does not know it.
+    pub unknown: bool,
+}
+
+/// Notes of one step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Notes {
+    pub draws: Vec<Note>,
+    pub stages: Vec<&'static str>,
+}
+
+/// One step's draws. Kept from step to step, so that nothing is allocated.
+#[derive(Default)]
+pub(super) struct Encoder {
+    pub draws: Vec<DrawWords>,
+    /// Ops, lists and masks.
+    pub pool: Vec<u32>,
+    pub notes: Notes,
+    /// Pairs of best tokens over all draws.
+    pub tops: u32,
+    ops: Vec<[u32; 4]>,
+    sorted: Vec<TokenId>,
+    pairs: Vec<(TokenId, f32)>,
+    vocab: u32,
+}
+
+impl Encoder {
+    /// Begins a step.
+    pub(super) fn begin(&mut self, vocab: u32) {
+        self.draws.clear();
+        self.pool.clear();
+        self.notes.draws.clear();
+        self.notes.stages.clear();
+        self.tops = 0;
+        self.vocab = vocab;
+    }
+
+    /// Appends a prompt token to be scored by row `row`.
+    pub(super) fn score(&mut self, row: usize, score: &Score) {
+        let words = DrawWords {
+            kind: kind::TARGET,
+            target: score.target as i32,
+            ..self.blank(row, score.top)
+        };
+        self.push(words, 0);
+    }
+
+    /// Appends a draw.
+    pub(super) fn draw(&mut self, draw: &Draw<'_>) {
+        self.ops.clear();
+        let first_stage = self.notes.stages.len() as u32;
+        let mut note = (f32::NAN, false);
+        for stage in &draw.plan.stages {
+            self.notes.stages.push(stage_name(stage));
+            if !note.1 {
+                self.stage(stage, draw.history, &mut note);
+            }
+        }
+        let mask = draw.mask.map_or(-1, |mask| {
+            let at = self.pool.len();
+            let words = self.vocab.div_ceil(32) as usize;
+            let given = mask.len().min(words);
+            self.pool.extend_from_slice(&mask[..given]);
+            self.pool.resize(at + words, 0);
+            at as i32
+        });
+        self.pool.resize(self.pool.len().next_multiple_of(4), 0);
+        let ops = self.pool.len() as u32;
+        self.pool.extend_from_slice(self.ops.as_flattened());
+        let position = draw.history.tokens().len();
+        let words = DrawWords {
+            kind: match draw.plan.draw {
+                DrawKind::Greedy => kind::GREEDY,
+                DrawKind::Sample => kind::SAMPLE,
+            },
+            seed_low: draw.random.seed as u32,
+            seed_high: (draw.random.seed >> 32) as u32,
+            lineage: draw.random.lineage,
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            ops,
+            op_count: self.ops.len() as u32,
+            mask,
+            ..self.blank(draw.logits, draw.top)
+        };
+        self.push(words, first_stage);
+        if let Some(last) = self.notes.draws.last_mut() {
+            (last.bad_temperature, last.unknown) = note;
+        }
+    }
+
+    fn blank(&self, row: usize, top: u32) -> DrawWords {
+        DrawWords {
+            row: row as i32,
+            mask: -1,
+            top: top.min(self.vocab),
+            top_at: self.tops,
+            ..DrawWords::zeroed()
+        }
+    }
+
+    fn push(&mut self, words: DrawWords, first_stage: u32) {
+        self.draws.push(words);
+        self.tops += words.top;
+        self.notes.draws.push(Note {
+            top: words.top,
+            top_at: words.top_at,
+            stages: (first_stage, self.notes.stages.len() as u32),
+            bad_temperature: f32::NAN,
+            unknown: false,
+        });
+    }
+
+    fn op(&mut self, code: u32, a: u32, b: u32) {
+        self.ops.push([code, a, b, 0]);
+    }
+
+    /// An op with a list of ids.
+    fn list(&mut self, code: u32, ids: impl Iterator<Item = TokenId>) {
+        let at = self.pool.len();
+        self.pool.extend(ids);
+        let count = self.pool.len() - at;
+        self.op(code, at as u32, count as u32);
+    }
+
+    fn stage(&mut self, stage: &Stage, history: &History, note: &mut (f32, bool)) {
+        match stage {
+            Stage::AllowedTokens(allowed) => {
+                let mut sorted = std::mem::take(&mut self.sorted);
+                sorted.clear();
+                sorted.extend_from_slice(allowed);
+                if !sorted.is_sorted() {
+                    sorted.sort_unstable();
+                }
+                sorted.dedup();
+                self.list(code::ALLOW, sorted.iter().copied());
+                self.sorted = sorted;
+            }
+            Stage::BannedTokens(banned) => self.list(code::BAN, banned.iter().copied()),
+            Stage::BadWords(words) => {
+                let ended = words.iter().filter_map(|word| {
+                    let (&last, before) = word.split_last()?;
+                    history.tokens().ends_with(before).then_some(last)
+                });
+                self.list(code::BAN, ended);
+            }
+            Stage::LogitBias(bias) => {
+                // The kernel adds equal ids one after the other.
+                let mut pairs = std::mem::take(&mut self.pairs);
+                pairs.clear();
+                pairs.extend_from_slice(bias);
+                if !pairs.is_sorted_by_key(|p| p.0) {
+                    pairs.sort_by_key(|p| p.0);
+                }
+                let at = self.pool.len();
+                self.pool
+                    .extend(pairs.iter().flat_map(|&(t, by)| [t, by.to_bits()]));
+                self.op(code::BIAS, at as u32, pairs.len() as u32);
+                self.pairs = pairs;
+            }
+            Stage::MinTokens { count, banned } => {
+                if history.outputs() < *count as usize {
+                    self.list(code::BAN, banned.iter().copied());
+                }
+            }
+            Stage::Penalties {
+                repetition,
+                presence,
+                frequency,
+            } => {
+                let at = self.pool.len();
+                self.pool
+                    .extend([repetition, presence, frequency].map(|x| x.to_bits()));
+                let counts = history.counts();
+                self.pool.extend(counts.flat_map(|(t, n)| [t, n.output]));
+                let count = (self.pool.len() - at - 3) / 2;
+                self.op(code::PENALTIES, at as u32, count as u32);
+            }
+            Stage::Temperature(t) => {
+                if note.0.is_nan() && !(t.is_finite() && *t > 0.0) {
+                    note.0 = *t;
+                }
+                self.op(code::TEMPERATURE, t.to_bits(), 0);
+            }
+            Stage::TopK(k) => self.op(code::TOP_K, *k, 0),
+            Stage::TopP(p) => self.op(code::TOP_P, p.to_bits(), 0),
+            Stage::MinP(p) => {
+                let bits = f64::from(*p).ln().to_bits();
+                self.op(code::MIN_P, bits as u32, (bits >> 32) as u32);
+            }
+            Stage::TypicalP(p) => self.op(code::TYPICAL_P, p.to_bits(), 0),
+            _ => note.1 = true,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use guesthouse_engine::{RandomKey, SamplingPlan};
+
+use super::*;
+use crate::history::Counting;
+
+fn encoded(stages: Vec<Stage>, history: &History, mask: Option<&[u32]>) -> Encoder {
+    let plan = SamplingPlan {
+        stages,
+        draw: DrawKind::Sample,
+    };
+    let mut encoder = Encoder::default();
+    encoder.begin(70);
+    for top in [0, 100] {
+        encoder.draw(&Draw {
+            logits: 3,
+            plan: &plan,
+            history,
+            random: RandomKey {
+                seed: 0x1111_2222_3333_4444,
+                lineage: 9,
+            },
+            mask,
+            top,
+        });
+    }
+    encoder
+}
+
+/// Op `i` of draw 0.
+fn op(encoder: &Encoder, i: usize) -> [u32; 4] {
+    let at = encoder.draws[0].ops as usize + 4 * i;
+    encoder.pool[at..at + 4].try_into().unwrap()
+}
+
+fn list(encoder: &Encoder, op: [u32; 4], words: usize) -> &[u32] {
+    &encoder.pool[op[1] as usize..op[1] as usize + words]
+}
+
+#[test]
+fn a_draw_says_row_key_position_and_report() {
+    let history = History::new(&[1, 2, 3, 4, 5], 2, Counting::Off);
+    let e = encoded(vec![Stage::Temperature(0.5)], &history, None);
+    let d = e.draws[0];
+    assert_eq!((d.row, d.kind, d.mask, d.op_count), (3, 1, -1, 1));
+    assert_eq!((d.seed_low, d.seed_high), (0x3333_4444, 0x1111_2222));
+    assert_eq!((d.lineage, d.position), (9, 5));
+    assert_eq!(op(&e, 0), [4, 0.5f32.to_bits(), 0, 0]);
+    // Reports hold at most the vocabulary.
+    assert_eq!((e.draws[1].top, e.draws[1].top_at, e.tops), (70, 0, 70));
+    assert!(e.draws.iter().all(|d| d.ops.is_multiple_of(4)));
+}
+
+#[test]
+fn masks_cover_the_vocabulary() {
+    let e = encoded(vec![], &History::default(), Some(&[7, 8]));
+    let at = e.draws[0].mask as usize;
+    assert_eq!(&e.pool[at..at + 3], [7, 8, 0]);
+}
+
+#[test]
+fn lists_are_as_the_kernel_wants_them() {
+    let history = History::new(&[0, 1, 1, 3, 3], 2, Counting::On);
+    let e = encoded(
+        vec![
+            Stage::AllowedTokens(vec![9, 3, 9, 1]),
+            Stage::BadWords(vec![vec![3, 3, 0], vec![1, 2], vec![2]]),
+            Stage::LogitBias(vec![(5, 1.0), (2, 2.0), (5, 3.0)]),
+            Stage::MinTokens {
+                count: 3,
+                banned: vec![4],
+            },
+            Stage::Penalties {
+                repetition: 2.0,
+                presence: 0.25,
+                frequency: 0.5,
+            },
+            Stage::MinP(0.5),
+        ],
+        &history,
+        None,
+    );
+    let allow = op(&e, 0);
+    assert_eq!((allow[0], allow[2]), (0, 3));
+    assert_eq!(list(&e, allow, 3), [1, 3, 9]);
+    let ban = op(&e, 1);
+    assert_eq!((ban[0], ban[2]), (1, 2));
+    assert_eq!(list(&e, ban, 2), [0, 2]);
+    let bias = op(&e, 2);
+    assert_eq!((bias[0], bias[2]), (2, 3));
+    let f = f32::to_bits;
+    assert_eq!(list(&e, bias, 6), [2, f(2.0), 5, f(1.0), 5, f(3.0)]);
+    // Three outputs were made, so no ban holds.
+    let penalties = op(&e, 3);
+    assert_eq!((penalties[0], penalties[2]), (3, 3));
+    let words = list(&e, penalties, 9);
+    assert_eq!(words[..3], [f(2.0), f(0.25), f(0.5)]);
+    let mut counts: Vec<[u32; 2]> = words[3..].chunks(2).map(|c| [c[0], c[1]]).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [[0, 0], [1, 1], [3, 2]]);
+    let min_p = op(&e, 4);
+    let bits = u64::from(min_p[1]) | u64::from(min_p[2]) << 32;
+    assert!((f64::from_bits(bits) + std::f64::consts::LN_2).abs() < 1e-12);
+    assert_eq!(e.draws[0].op_count, 5);
+    assert_eq!(e.notes.stages.len(), 12);
+}
