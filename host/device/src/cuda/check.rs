@@ -7,6 +7,7 @@ mod norm;
 mod pointwise;
 mod report;
 mod rope;
+mod sample;
 mod shape;
 mod timing;
 
@@ -102,5 +103,6 @@ const CHECKS: &[(&str, Check)] = &[
     ("rope", rope::check),
     ("pointwise", pointwise::check),
     ("shape", shape::check),
+    ("sample", sample::check),
     ("attention/prefill", attention_prefill::check),
 ];
