@@ -11,9 +11,11 @@ struct BlockBuffer {
   i64 block;  // 16-byte units of a block
 };
 
+constexpr int MAX_COPIES = 64;
+
 struct KvCopyParams {
   const BlockBuffer* buffers;  // of each layer, keys and values
-  const int2* copies;          // (from, to)
+  int2 copies[MAX_COPIES];     // (from, to)
 };
 
 // Grid: 16-byte units of the largest block / 1024 rounded up, buffers, copies.

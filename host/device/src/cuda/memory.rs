@@ -8,6 +8,7 @@ use guesthouse_graph::Plan;
 use super::compile::CacheShape;
 use super::driver::{Buffer, Gpu};
 use super::ops::CacheArgs;
+use super::ops::kv::{BlockBuffer, BlockCopier};
 use super::options::{CudaOptions, KvMemory};
 use super::words::Words;
 use crate::error::{DeviceError, Result};
@@ -30,6 +31,7 @@ pub(crate) struct Kv {
     buffer: Buffer,
     /// By cache: offset of keys and of values, and bytes of one block of each.
     parts: Vec<CacheParts>,
+    copier: BlockCopier,
     /// Blocks of each group.
     pub blocks: Vec<usize>,
 }
@@ -105,7 +107,7 @@ pub(crate) fn allocate(
         offset += (block * blocks).next_multiple_of(1024);
         part
     };
-    let parts = shapes
+    let parts: Vec<CacheParts> = shapes
         .iter()
         .map(|s| {
             let head = s.heads as usize * options.block_size as usize;
@@ -118,7 +120,19 @@ pub(crate) fn allocate(
         .collect();
     // Zero, so that what a window's stale entries name is never NaN.
     let buffer = gpu.allocate_zeroed(offset, "keys and values")?;
+    let buffers: Vec<Vec<BlockBuffer>> = (0..blocks.len())
+        .map(|group| {
+            let members = parts.iter().filter(|p| p.group == group);
+            let both = members.flat_map(|p| [&p.keys, &p.values]);
+            both.map(|part| BlockBuffer {
+                data: buffer.address() + part.offset as u64,
+                block: part.block as u64 / 16,
+            })
+            .collect()
+        })
+        .collect();
     Ok(Kv {
+        copier: BlockCopier::new(gpu, &buffers)?,
         buffer,
         parts,
         blocks,
@@ -201,23 +215,6 @@ impl Kv {
     /// # Errors
     /// When the GPU is lost.
     pub(crate) fn copy(&self, gpu: &Gpu, copies: &[BlockCopy]) -> Result<()> {
-        for copy in copies {
-            let (from, to) = (copy.from.0 as usize, copy.to.0 as usize);
-            for parts in self
-                .parts
-                .iter()
-                .filter(|p| p.group == copy.group.0 as usize)
-            {
-                for part in [&parts.keys, &parts.values] {
-                    let base = self.buffer.address() + part.offset as u64;
-                    gpu.copy(
-                        base + (from * part.block) as u64,
-                        base + (to * part.block) as u64,
-                        part.block,
-                    )?;
-                }
-            }
-        }
-        Ok(())
+        self.copier.copy(gpu, copies)
     }
 }
