@@ -12,6 +12,7 @@ pub(crate) mod input;
 pub(crate) mod attention_decode;
 pub(crate) mod attention_generic;
 pub(crate) mod attention_prefill;
+pub(crate) mod kv;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod own;

@@ -84,7 +84,9 @@ impl BlockCopier {
                 .map(|c| [c.from.0, c.to.0]);
             let mut together: Vec<[u32; 2]> = Vec::new();
             for pair in pairs {
-                if together.len() == MAX_COPIES || together.iter().any(|other| conflict(*other, pair)) {
+                if together.len() == MAX_COPIES
+                    || together.iter().any(|other| conflict(*other, pair))
+                {
                     self.launch(gpu, group, &together)?;
                     together.clear();
                 }
