@@ -3,6 +3,7 @@
 mod client;
 mod offline;
 mod report;
+mod roofline;
 
 use clap::Subcommand;
 

@@ -1,13 +1,45 @@
 //! `guesthouse doctor`: what this machine has and whether it works.
 
-use super::options::runtime;
+mod compare;
+mod gpu;
+
+use super::options::{Format, runtime};
+use crate::model::DeviceChoice;
+use crate::source::ModelRef;
 use anyhow::{Result, bail};
 use clap::Args;
+use gpu::Wish;
 use guesthouse_component::{Origin, builtin};
+use guesthouse_device::Numerics;
 use std::process::Command;
 
 #[derive(Debug, Args)]
-pub(super) struct Doctor {}
+pub(super) struct Doctor {
+    /// auto looks at a GPU where there is one, cuda fails without one, cpu leaves it alone.
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    device: DeviceChoice,
+    /// Check only GPU kernels whose name contains this; `none` checks none.
+    #[arg(long)]
+    kernels: Option<String>,
+    /// Compare this model's logits on the CPU and on the GPU.
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Where the model's weights come from.
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    load_format: Format,
+    /// Text to compare on; may be given several times (default: random tokens).
+    #[arg(long, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// Random prompts.
+    #[arg(long, default_value_t = 4)]
+    num_prompts: usize,
+    /// Tokens of the longest of them.
+    #[arg(long, default_value_t = 96)]
+    input_len: usize,
+    /// Compare the batch-invariant mode.
+    #[arg(long)]
+    batch_invariant: bool,
+}
 
 /// Looks at one thing.
 type Check = fn() -> Finding;
@@ -18,6 +50,17 @@ enum Finding {
     /// Works, but not as well as it could; what to do.
     Note(String),
     Bad(String),
+}
+
+impl Finding {
+    /// Mark and text.
+    fn told(&self) -> (&'static str, &str) {
+        match self {
+            Self::Good(text) => ("ok  ", text),
+            Self::Note(text) => ("note", text),
+            Self::Bad(text) => ("FAIL", text),
+        }
+    }
 }
 
 impl Doctor {
@@ -32,21 +75,53 @@ impl Doctor {
         ];
         let mut bad = 0;
         for (name, check) in checks {
-            let (mark, text) = match check() {
-                Finding::Good(text) => ("ok  ", text),
-                Finding::Note(text) => ("note", text),
-                Finding::Bad(text) => {
-                    bad += 1;
-                    ("FAIL", text)
-                }
-            };
-            println!("{mark}  {name:<13} {text}");
+            bad += print(name, &check());
+        }
+        if let Some(wish) = Wish::of(self.device) {
+            let found = guesthouse_device::cuda::check::environment();
+            for (name, finding) in gpu::describe(&found, wish) {
+                bad += print(&name, &finding);
+            }
+            if !found.gpus.is_empty() && self.kernels.as_deref() != Some("none") {
+                bad += gpu::kernels(self.kernels.as_deref())?;
+            }
+        }
+        if let Some(model) = &self.model {
+            bad += self.compare(model)?;
         }
         if bad > 0 {
             bail!("{bad} checks failed");
         }
         Ok(())
     }
+
+    fn compare(&self, model: &str) -> Result<usize> {
+        let ordinal = match self.device {
+            DeviceChoice::Cuda { ordinal } => ordinal,
+            DeviceChoice::Auto => 0,
+            DeviceChoice::Cpu => bail!("--model compares with a GPU; leave --device cpu out"),
+        };
+        let comparison = compare::Comparison {
+            model: ModelRef::parse(model, None)?.fetch()?,
+            format: self.load_format.into(),
+            ordinal,
+            numerics: if self.batch_invariant {
+                Numerics::BatchInvariant
+            } else {
+                Numerics::Fast
+            },
+            prompts: self.prompt.clone(),
+            random: (self.num_prompts.max(1), self.input_len.max(2)),
+        };
+        comparison.run()
+    }
+}
+
+/// Prints a finding; 1 where it is bad.
+fn print(name: &str, finding: &Finding) -> usize {
+    let (mark, text) = finding.told();
+    println!("{mark}  {name:<17} {text}");
+    usize::from(matches!(finding, Finding::Bad(_)))
 }
 
 fn processor() -> Finding {

@@ -41,13 +41,24 @@ enum Dtype {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+pub(super) enum Format {
     /// What the model has.
     Auto,
     Safetensors,
     Gguf,
     /// Small random values.
     Dummy,
+}
+
+impl From<Format> for LoadFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Auto => Self::Auto,
+            Format::Safetensors => Self::Safetensors,
+            Format::Gguf => Self::Gguf,
+            Format::Dummy => Self::Dummy,
+        }
+    }
 }
 
 /// A number above 0 and at most 1.
@@ -177,16 +188,21 @@ impl ModelOptions {
     }
 
     pub(super) fn load_format(&self) -> LoadFormat {
-        match self.load_format {
-            Format::Auto => LoadFormat::Auto,
-            Format::Safetensors => LoadFormat::Safetensors,
-            Format::Gguf => LoadFormat::Gguf,
-            Format::Dummy => LoadFormat::Dummy,
-        }
+        self.load_format.into()
     }
 
     pub(super) fn local(&self) -> Result<crate::source::LocalModel> {
         Ok(ModelRef::parse(&self.model, self.revision.as_deref())?.fetch()?)
+    }
+
+    /// Fetches and loads for a benchmark: without a prefix cache unless it is asked for.
+    pub(super) fn load_for_bench(&self) -> Result<LoadedModel> {
+        let mut options = self.options();
+        if !self.enable_prefix_caching {
+            options.prefix_caching = PrefixCaching::Off;
+        }
+        load(&self.model, &self.local()?, &runtime()?, &options)
+            .with_context(|| format!("could not load {}", self.model))
     }
 
     /// Fetches and loads.

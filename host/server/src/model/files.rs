@@ -69,12 +69,12 @@ impl ModelFiles {
     pub fn open(model: &LocalModel, format: LoadFormat) -> Result<Self, LoadError> {
         match (model, format) {
             (LocalModel::Folder(path), LoadFormat::Auto | LoadFormat::Safetensors) => {
-                let weights = Weights::Checkpoint(Arc::new(Safetensors::open(path)?));
-                Self::folder(path, |_| weights)
+                let open = |_| Ok(Weights::Checkpoint(Arc::new(Safetensors::open(path)?)));
+                Self::folder(path, open)
             }
-            (LocalModel::Folder(path), LoadFormat::Dummy) => {
-                Self::folder(path, |dtype| Weights::Dummy(dtype.unwrap_or(DType::Bf16)))
-            }
+            (LocalModel::Folder(path), LoadFormat::Dummy) => Self::folder(path, |dtype| {
+                Ok(Weights::Dummy(dtype.unwrap_or(DType::Bf16)))
+            }),
             (LocalModel::Gguf(path), LoadFormat::Auto | LoadFormat::Gguf) => Self::gguf(path),
             (LocalModel::Folder(path), LoadFormat::Gguf) => Err(LoadError::file(
                 path,
@@ -91,7 +91,7 @@ impl ModelFiles {
 
     fn folder(
         path: &Path,
-        weights: impl FnOnce(Option<DType>) -> Weights,
+        weights: impl FnOnce(Option<DType>) -> Result<Weights, LoadError>,
     ) -> Result<Self, LoadError> {
         let config = read_json(&path.join("config.json"))?.ok_or_else(|| {
             LoadError::file(
@@ -100,7 +100,7 @@ impl ModelFiles {
             )
         })?;
         let generation = read_json(&path.join("generation_config.json"))?.unwrap_or(Value::Null);
-        let weights = weights(stated_dtype(&config));
+        let weights = weights(stated_dtype(&config))?;
         let mut template_files = Vec::new();
         for name in [
             "tokenizer_config.json",

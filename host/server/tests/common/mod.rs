@@ -1,4 +1,6 @@
-//! Golden models on the CPU device under an engine that the test steps itself.
+//! Golden models on a device under an engine that the test steps itself.
+//!
+//! The test programs run on other machines too: `GUESTHOUSE_GOLDEN_DIR` names the folder of the golden models there.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,14 +10,15 @@
 )]
 
 use guesthouse_component::{Runtime, RuntimeConfig};
-use guesthouse_device::DeviceExecutor;
+use guesthouse_device::{CudaDtype, CudaGraphs, DeviceExecutor, Numerics};
 use guesthouse_engine::{
     CacheSalt, Engine, EngineConfig, Event, FinishReason, GenerationParams, PrefixCaching,
     Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
 };
 use guesthouse_server::model::load::on_device;
-use guesthouse_server::model::{DeviceChoice, LoadFormat, LoadOptions, ModelFiles};
+use guesthouse_server::model::{DeviceChoice, DtypeChoice, LoadFormat, LoadOptions, ModelFiles};
 use guesthouse_server::source::LocalModel;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -30,15 +33,74 @@ pub const CASES: &[&str] = &[
 ];
 
 pub fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden")
-        .join(name)
+    let folder = std::env::var_os("GUESTHOUSE_GOLDEN_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden"),
+        PathBuf::from,
+    );
+    folder.join(name)
+}
+
+/// A device and how it computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    Cpu,
+    Cuda {
+        dtype: CudaDtype,
+        numerics: Numerics,
+        graphs: CudaGraphs,
+    },
+}
+
+impl Where {
+    /// As users get it.
+    pub fn cuda(dtype: CudaDtype, numerics: Numerics) -> Self {
+        Self::Cuda {
+            dtype,
+            numerics,
+            graphs: CudaGraphs::Captured,
+        }
+    }
+
+    pub fn element_bytes(self) -> u64 {
+        match self {
+            Self::Cpu => 4,
+            Self::Cuda { dtype, .. } => dtype.bytes() as u64,
+        }
+    }
+
+    /// What a log-probability of `name` may differ from the reference: by the stated factor of what golden.json allows in
+    /// float32, and in 16 bits by 1.5 times what transformers' own run in that type does (`tests/golden/half.py`).
+    pub fn tolerance(self, name: &str) -> f64 {
+        let read = |path: PathBuf| -> Value {
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+        };
+        let exact = || {
+            read(golden(name).join("golden.json"))["tolerance"]
+                .as_f64()
+                .unwrap()
+        };
+        let half = |dtype: &str| {
+            1.5 * read(golden("half.json"))[name][dtype]["largest"]
+                .as_f64()
+                .unwrap()
+        };
+        match self {
+            Self::Cpu => exact(),
+            Self::Cuda { dtype, .. } => match dtype {
+                // 1e-3 · max(1, max|reference|).
+                CudaDtype::F32 => 10.0 * exact(),
+                CudaDtype::Bf16 => half("bfloat16"),
+                CudaDtype::F16 => half("float16"),
+            },
+        }
+    }
 }
 
 /// One runtime for a test process; compiled guests are shared by all.
 pub fn runtime() -> &'static Arc<Runtime> {
     static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
-    let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let cache_dir = target.is_dir().then(|| target.join("modules"));
     RUNTIME.get_or_init(|| {
         Runtime::new(RuntimeConfig {
             cache_dir,
@@ -57,6 +119,7 @@ pub struct Setup {
     pub kv_positions: Option<u64>,
     pub prefix_cache: PrefixCaching,
     pub threads: usize,
+    pub device: Where,
 }
 
 impl Default for Setup {
@@ -67,6 +130,7 @@ impl Default for Setup {
             kv_positions: None,
             prefix_cache: PrefixCaching::Off,
             threads: 2,
+            device: Where::Cpu,
         }
     }
 }
@@ -81,14 +145,30 @@ pub fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
         * number("num_key_value_heads").unwrap_or(heads)
         * number("head_dim").unwrap_or(hidden / heads)
         * 2
-        * 4;
+        * setup.device.element_bytes();
     let options = LoadOptions {
         max_num_seqs: setup.running,
         max_num_batched_tokens: Some(setup.step_tokens),
-        device: DeviceChoice::Cpu,
+        device: match setup.device {
+            Where::Cpu => DeviceChoice::Cpu,
+            Where::Cuda { .. } => DeviceChoice::Cuda { ordinal: 0 },
+        },
         kv_cache_bytes: Some(per_position * setup.kv_positions.unwrap_or(1 << 15)),
         threads: Some(setup.threads),
         ..LoadOptions::default()
+    };
+    let options = match setup.device {
+        Where::Cpu => options,
+        Where::Cuda {
+            dtype,
+            numerics,
+            graphs,
+        } => LoadOptions {
+            dtype: DtypeChoice::Exactly(dtype),
+            numerics,
+            graphs,
+            ..options
+        },
     };
     let ready = on_device(&files, runtime(), &options).unwrap();
     let config = EngineConfig {
@@ -189,8 +269,12 @@ fn collect(events: &mpsc::Receiver<Event>, n: usize) -> Got {
 }
 
 /// Runs each ask alone on a fresh engine with plenty of everything.
-pub fn alone(model: &Path, asks: &[Ask]) -> Vec<Got> {
-    let mut engine = engine(model, Setup::default());
+pub fn alone(model: &Path, asks: &[Ask], device: Where) -> Vec<Got> {
+    let setup = Setup {
+        device,
+        ..Setup::default()
+    };
+    let mut engine = engine(model, setup);
     asks.iter()
         .map(|ask| run(&mut engine, std::slice::from_ref(ask)).remove(0))
         .collect()

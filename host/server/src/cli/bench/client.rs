@@ -1,6 +1,6 @@
 //! `bench serve`: streams completions from any OpenAI-compatible server and times the chunks.
 
-use super::report::{Timing, latencies, publish, rate};
+use super::report::{Output, Timing, latencies, rate};
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
@@ -10,7 +10,6 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -30,12 +29,21 @@ pub(in crate::cli) struct Serve {
     /// Requests.
     #[arg(long, default_value_t = 100)]
     num_prompts: usize,
+    /// Requests, one after the other, that are not counted.
+    #[arg(long, default_value_t = 0)]
+    num_warmups: usize,
     /// Tokens of each prompt, random ids.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, visible_alias = "input-len", default_value_t = 128)]
     random_input_len: usize,
-    /// Tokens of each answer.
-    #[arg(long, default_value_t = 128)]
+    /// Tokens of each answer; end tokens do not end it.
+    #[arg(long, visible_alias = "output-len", default_value_t = 128)]
     random_output_len: u32,
+    /// 0 is greedy.
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f64,
+    /// Nucleus; 1 is none.
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f64,
     /// Ids are below this.
     #[arg(long, default_value_t = 30_000)]
     vocab: u32,
@@ -48,9 +56,8 @@ pub(in crate::cli) struct Serve {
     /// Of prompts and times.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Write the result here as JSON.
-    #[arg(long)]
-    output_json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Clone, Debug)]
@@ -85,15 +92,14 @@ impl Serve {
         let places = Arc::new(Semaphore::new(
             self.max_concurrency.unwrap_or(self.num_prompts).max(1),
         ));
+        for _ in 0..self.num_warmups {
+            server.stream(&self.body(&model, &mut random)).await?;
+        }
         let started = Instant::now();
         let mut due = Duration::ZERO;
         let mut tasks = Vec::new();
         for _ in 0..self.num_prompts {
-            let ids: Vec<u32> = (0..self.random_input_len.max(1))
-                .map(|_| random.random_range(0..self.vocab))
-                .collect();
-            let body = json!({"model": model, "prompt": ids, "max_tokens": self.random_output_len, "temperature": 0, "ignore_eos": true,
-                "stream": true, "stream_options": {"include_usage": true}});
+            let body = self.body(&model, &mut random);
             if self.request_rate.is_finite() {
                 due += Duration::from_secs_f64(
                     -(1.0 - random.random::<f64>()).ln() / self.request_rate.max(1e-6),
@@ -125,12 +131,36 @@ impl Serve {
             rate(timings.len() as u64, elapsed),
         );
         result.insert("output_throughput".into(), rate(output, elapsed));
+        let input = (timings.len() * self.random_input_len.max(1)) as u64;
+        result.insert(
+            "total_token_throughput".into(),
+            rate(input + output, elapsed),
+        );
         result.extend(latencies(&timings));
-        publish(&result, self.output_json.as_deref())?;
+        self.output.publish(&[result])?;
         match failures.first() {
             Some(first) => bail!("{} requests failed; the first: {first}", failures.len()),
             None => Ok(()),
         }
+    }
+}
+
+impl Serve {
+    /// A request with a prompt of its own.
+    fn body(&self, model: &str, random: &mut StdRng) -> Value {
+        let ids: Vec<u32> = (0..self.random_input_len.max(1))
+            .map(|_| random.random_range(0..self.vocab))
+            .collect();
+        json!({
+            "model": model,
+            "prompt": ids,
+            "max_tokens": self.random_output_len,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "ignore_eos": true,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        })
     }
 }
 

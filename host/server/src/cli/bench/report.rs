@@ -1,8 +1,9 @@
 //! Distributions, and how they are printed.
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// When the tokens of one answer came.
@@ -36,7 +37,7 @@ impl Timing {
 }
 
 /// Milliseconds: mean, median, 90th and 99th percentile (nearest rank).
-fn distribution(mut samples: Vec<Duration>) -> Option<Value> {
+pub(super) fn distribution(mut samples: Vec<Duration>) -> Option<Value> {
     if samples.is_empty() {
         return None;
     }
@@ -73,22 +74,53 @@ pub(super) fn latencies(timings: &[Timing]) -> Map<String, Value> {
         .collect()
 }
 
-/// Prints a result, and writes it as JSON where asked.
-pub(super) fn publish(result: &Map<String, Value>, to: Option<&Path>) -> Result<()> {
+/// Where a result goes.
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// Print the result as JSON instead of as a table.
+    #[arg(long)]
+    json: bool,
+    /// Write the result here as JSON.
+    #[arg(long, value_name = "FILE")]
+    output_json: Option<PathBuf>,
+}
+
+impl Output {
+    /// Prints results, and writes them as JSON where asked: one as an object, more as a list.
+    pub(super) fn publish(&self, results: &[Map<String, Value>]) -> Result<()> {
+        let text = match results {
+            [one] => serde_json::to_string_pretty(one)?,
+            all => serde_json::to_string_pretty(all)?,
+        };
+        if self.json {
+            println!("{text}");
+        } else {
+            for (i, result) in results.iter().enumerate() {
+                if i > 0 {
+                    println!();
+                }
+                table(result);
+            }
+        }
+        if let Some(path) = &self.output_json {
+            std::fs::write(path, text + "\n")
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn table(result: &Map<String, Value>) {
     for (key, value) in result {
         match value {
             Value::Object(parts) => {
                 let parts: Vec<String> = parts.iter().map(|(k, v)| format!("{k} {v}")).collect();
                 println!("{key:<28} {}", parts.join("  "));
             }
+            Value::String(text) => println!("{key:<28} {text}"),
             other => println!("{key:<28} {other}"),
         }
     }
-    if let Some(path) = to {
-        let text = serde_json::to_string_pretty(result)?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// Two decimals.
