@@ -102,7 +102,7 @@ DEVICE u32 word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y :
 // Constants that shall stay in registers: an instruction takes only one immediate.
 struct Registers {
   u32 lift;     // 2^23 as f32
-  u32 base;     // Lift<T>::BASE
+  u32 base;     // a BASE of Lift<T>
   u32 ones[4];  // 1, 1 as T: all of an A fragment
 };
 
@@ -122,11 +122,13 @@ DEVICE u32 masked_or(u32 a, u32 mask, u32 b) {
   return y;
 }
 
-// Pairs of small integers as T, made by setting the low bits of a number that leaves room for them.
+// Pairs of small integers as T, made by setting low bits of a number that leaves room for them: BASE + q, with q's lowest
+// bit at AT. The exact way takes BASE off again; the quick one leaves it, for whoever multiplies to take off the sum.
 template <class T> struct Lift;
 template <> struct Lift<bf16> {
-  static constexpr u32 BASE = 0x43004300u;  // 128, 128
-  static constexpr u32 ONES = 0x3f803f80u;
+  static constexpr u32 ONES = 0x3f803f80u, EXACT_BASE = 0x43004300u, QUICK_BASE = EXACT_BASE;  // 128
+  static constexpr int QUICK_AT = 0;
+  static constexpr float QUICK = 128.f;
   // A pair 128 + q to q - centre.
   static DEVICE u32 lowered(u32 x, int centre) {
     u32 y, by = 0xc300c300u + 0x00010001u * centre;  // -(128 + centre)
@@ -141,8 +143,9 @@ template <> struct Lift<bf16> {
   }
 };
 template <> struct Lift<f16> {
-  static constexpr u32 BASE = 0x64006400u;  // 1024, 1024
-  static constexpr u32 ONES = 0x3c003c00u;
+  static constexpr u32 ONES = 0x3c003c00u, EXACT_BASE = 0x64006400u, QUICK_BASE = 0x54005400u;  // 1024, 64
+  static constexpr int QUICK_AT = 4;
+  static constexpr float QUICK = 64.f;
   static DEVICE u32 lowered(u32 x, int centre) {
     u32 y, by = 0xe400e400u + 0x00010001u * centre;
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(by));
@@ -152,9 +155,9 @@ template <> struct Lift<f16> {
 };
 
 // `k` is below 2^26, which the compiler does not know.
-template <class T> DEVICE Registers registers(int k) {
-  u32 one = Lift<T>::ONES;
-  return {0x4b000000u + (k >> 26), Lift<T>::BASE + (k >> 27), {one + (k >> 28), one + (k >> 29), one + (k >> 30), one + (k >> 31)}};
+template <class T, bool EXACT> DEVICE Registers registers(int k) {
+  u32 one = Lift<T>::ONES, base = EXACT ? Lift<T>::EXACT_BASE : Lift<T>::QUICK_BASE;
+  return {0x4b000000u + (k >> 26), base + (k >> 27), {one + (k >> 28), one + (k >> 29), one + (k >> 30), one + (k >> 31)}};
 }
 
 // Bits [from, from + bits) of both halves of w moved to bit `to`; other bits may be set.
@@ -172,6 +175,11 @@ template <int TYPE> struct Stage {
 
   // `chunk` points to the first chunk of the stage, of which `valid` exist (at least one; the others read as zero).
   template <class From> DEVICE void load(const u8* chunk, int valid, int lane) {
+    load_bits<From>(chunk, valid, lane);
+    load_scales<From>(chunk, valid, lane);
+  }
+
+  template <class From> DEVICE void load_bits(const u8* chunk, int valid, int lane) {
     if constexpr (F::SUPER) {
 #pragma unroll
       for (int i = 0; i < F::LOW_VECTORS; i++) low[i] = From::read16(chunk + i * 512 + lane * 16);
@@ -180,54 +188,62 @@ template <int TYPE> struct Stage {
         uint4 v = From::read16(chunk + F::LOW_BYTES + i * 512 + lane * 16);
         high[4 * i] = v.x, high[4 * i + 1] = v.y, high[4 * i + 2] = v.z, high[4 * i + 3] = v.w;
       }
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        int row = lane / 4 + 8 * h;
-        if constexpr (TYPE == Q3_K) {
-#pragma unroll
-          for (int i = 0; i < 3; i++) scales[h][i] = From::read4(chunk + F::SCALES_AT + (i * PANEL + row) * 4);
-        } else {
-          uint4 v = From::read16(chunk + F::SCALES_AT + row * 16);
-          scales[h][0] = v.x, scales[h][1] = v.y, scales[h][2] = v.z, scales[h][3] = v.w;
-        }
-        if constexpr (F::ROW_SUPER == 4) super_scales[h] = From::read4(chunk + F::SUPER_AT + row * 4);
-        if constexpr (F::ROW_SUPER == 2) super_scales[h] = From::read2(chunk + F::SUPER_AT + row * 2);
-      }
     } else {
 #pragma unroll
       for (int c = 0; c < CHUNKS; c++) {
         const u8* at = chunk + c * F::CHUNK_BYTES;
         bool there = c < valid;
-        constexpr int V = F::LOW_VECTORS / CHUNKS, S = F::ROW_SCALES / 4;
+        constexpr int V = F::LOW_VECTORS / CHUNKS;
 #pragma unroll
         for (int i = 0; i < V; i++) low[c * V + i] = there ? From::read16(at + i * 512 + lane * 16) : make_uint4(0, 0, 0, 0);
         if constexpr (F::HIGH > 0) high[c] = there ? From::read4(at + F::LOW_BYTES + lane * 4) : 0;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          int row = lane / 4 + 8 * h;
-          if constexpr (S == 1) {
-            scales[h][c] = there ? From::read4(at + F::SCALES_AT + row * 4) : 0;
-          } else {
-            uint2 v = there ? From::read8(at + F::SCALES_AT + row * 8) : make_uint2(0, 0);
-            scales[h][2 * c] = v.x, scales[h][2 * c + 1] = v.y;
-          }
-        }
       }
     }
   }
 
-  // Register p of group j: two integers q as T (bf16 or f16).
-  template <class T> DEVICE u32 pair(int j, int p, const Registers& in) const {
+  // Of all sub-blocks.
+  template <class From> DEVICE void load_scales(const u8* chunk, int valid, int lane) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      int row = lane / 4 + 8 * h;
+      if constexpr (TYPE == Q3_K) {
+#pragma unroll
+        for (int i = 0; i < 3; i++) scales[h][i] = From::read4(chunk + F::SCALES_AT + (i * PANEL + row) * 4);
+      } else if constexpr (F::SUPER) {
+        uint4 v = From::read16(chunk + F::SCALES_AT + row * 16);
+        scales[h][0] = v.x, scales[h][1] = v.y, scales[h][2] = v.z, scales[h][3] = v.w;
+      } else {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+          const u8* at = chunk + c * F::CHUNK_BYTES + F::SCALES_AT;
+          bool there = c < valid;
+          if constexpr (F::MIN) {
+            uint2 v = there ? From::read8(at + row * 8) : make_uint2(0, 0);
+            scales[h][2 * c] = v.x, scales[h][2 * c + 1] = v.y;
+          } else {
+            scales[h][c] = there ? From::read4(at + row * 4) : 0;
+          }
+        }
+      }
+      if constexpr (F::ROW_SUPER == 4) super_scales[h] = From::read4(chunk + F::SUPER_AT + row * 4);
+      if constexpr (F::ROW_SUPER == 2) super_scales[h] = From::read2(chunk + F::SUPER_AT + row * 2);
+    }
+  }
+
+  // Register p of group j: two integers as T (bf16 or f16): q, or for the quick way q + QUICK + CENTRE.
+  template <class T, bool EXACT> DEVICE u32 pair(int j, int p, const Registers& in) const {
     typedef Lift<T> L;
     if constexpr (F::LOW == 8) {
+      static_assert(EXACT, "bytes leave no room");
       u32 w = word_of(low[j], p / 2);
       return L::bytes(p % 2 ? w >> 8 : w, in.base);
     } else {
-      u32 w = F::LOW == 4 ? word_of(low[j / 2], j % 2 * 2 + p / 4) >> (4 * (p % 4)) : word_of(low[j / 4], j % 4) >> (2 * p);
-      u32 x = masked_or(w, F::LOW == 4 ? 0x000f000fu : 0x00030003u, in.base);
-      if constexpr (F::HIGH == 1) x = masked_or(moved(high[j / 2], j % 2 * 8 + p, F::LOW), 0x00010001u << F::LOW, x);
-      if constexpr (F::HIGH == 2) x = masked_or(moved(high[j], 2 * p, F::LOW), 0x00030003u << F::LOW, x);
-      return L::lowered(x, F::CENTRE);
+      constexpr int AT = EXACT ? 0 : L::QUICK_AT;
+      u32 w = F::LOW == 4 ? moved(word_of(low[j / 2], j % 2 * 2 + p / 4), 4 * (p % 4), AT) : moved(word_of(low[j / 4], j % 4), 2 * p, AT);
+      u32 x = masked_or(w, (F::LOW == 4 ? 0x000f000fu : 0x00030003u) << AT, in.base);
+      if constexpr (F::HIGH == 1) x = masked_or(moved(high[j / 2], j % 2 * 8 + p, AT + F::LOW), 0x00010001u << (AT + F::LOW), x);
+      if constexpr (F::HIGH == 2) x = masked_or(moved(high[j], 2 * p, AT + F::LOW), 0x00030003u << (AT + F::LOW), x);
+      return EXACT ? L::lowered(x, F::CENTRE) : x;
     }
   }
 
@@ -279,6 +295,36 @@ template <int TYPE> struct Stage {
     }
   }
 };
+
+// Scale and offset of one row of a panel (0 .. 15) in any sub-block of a stage that is in shared memory.
+template <int TYPE> DEVICE float2 affine_at(const u8* chunk, int row, int sub) {
+  typedef Format<TYPE> F;
+  if constexpr (!F::SUPER) {
+    const u8* at = chunk + sub / 2 * F::CHUNK_BYTES + F::SCALES_AT + row * F::ROW_SCALES + sub % 2 * (F::ROW_SCALES / 2);
+    if constexpr (F::MIN) return unpack2<f16>(FromShared::read4(at));
+    else return make_float2(unpack2<f16>(FromShared::read2(at)).x, 0.f);
+  } else if constexpr (TYPE == Q4_K || TYPE == Q5_K) {
+    const u8* at = chunk + F::SCALES_AT + row * 16;
+    float2 d = unpack2<f16>(FromShared::read4(at));
+    u32 a = at[4 + sub % 4], b = at[8 + sub % 4], c = at[12 + sub % 4];
+    u32 scale = sub < 4 ? a & 63 : (c & 15) | (a >> 2 & 48), minimum = sub < 4 ? b & 63 : c >> 4 | (b >> 2 & 48);
+    return make_float2(d.x * (float)scale, -(d.y * (float)minimum));
+  } else if constexpr (TYPE == Q2_K) {
+    float2 d = unpack2<f16>(FromShared::read4(chunk + F::SUPER_AT + row * 4));
+    u32 s = chunk[F::SCALES_AT + row * 16 + sub];
+    return make_float2(d.x * (float)(s & 15), -(d.y * (float)(s >> 4)));
+  } else {
+    float d = unpack2<f16>(FromShared::read2(chunk + F::SUPER_AT + row * 2)).x;
+    int s;
+    if constexpr (TYPE == Q3_K) {
+      u32 low = chunk[F::SCALES_AT + (sub / 4 % 2 * PANEL + row) * 4 + sub % 4], high = chunk[F::SCALES_AT + (2 * PANEL + row) * 4 + sub % 4];
+      s = (int)((low >> (sub / 8 * 4) & 15) | (high >> (sub / 4 * 2) & 3) << 4) - 32;
+    } else {
+      s = (signed char)chunk[F::SCALES_AT + row * 16 + sub];
+    }
+    return make_float2(d * (float)s, 0.f);
+  }
+}
 
 // A stage's place.
 template <int TYPE> DEVICE const u8* stage_at(const u8* matrix, int k, int panel, int stage) {

@@ -26,15 +26,14 @@ struct QuantRowsParams {
 };
 
 struct QuantEmbeddingParams {
-  const u8* panels;   // [rows, k]
-  const int* tokens;  // [token_count] ids; rows of ids outside the table are zero
-  model_t* out;       // [token_count, k]
-  i64 stride;
+  const u8* panels;     // [rows, k]
+  Rows<const int> ids;  // [count]; those outside the table give the nearest row
+  Rows<model_t> out;    // [count, k]
   u32 type;
   int rows;
   int k;
-  int stages;
-  int token_count;
+  int stages;  // ceil(k / 256)
+  int count;
 };
 
 static constexpr int OUT_WORDS = sizeof(model_t) * 2;  // of 8 elements
@@ -71,7 +70,7 @@ template <int TYPE> DEVICE void emit(const Stage<TYPE>& stage, int j, int h, mod
     float2 ab = stage.affine(F::SUB == 16 ? 2 * j + s : j, h, in);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float2 q = unpack2<bf16>(stage.template pair<bf16>(j, 4 * s + 2 * r + h, in));
+      float2 q = unpack2<bf16>(stage.template pair<bf16, true>(j, 4 * s + 2 * r + h, in));
       float x = F::MIN ? fmaf(ab.x, q.x, ab.y) : ab.x * q.x, y = F::MIN ? fmaf(ab.x, q.y, ab.y) : ab.x * q.y;
       put_pair<model_t>(w, 2 * s + r, x, y);
     }
@@ -101,7 +100,7 @@ struct DequantizeRows {
   template <int TYPE> DEVICE void run() const {
     int lane = threadIdx.x % 32, k = stage * STAGE;
     Stage<TYPE> bits;
-    Registers in = registers<bf16>(p.k);
+    Registers in = registers<bf16, true>(p.k);
     bits.template load<FromGlobal>(stage_at<TYPE>(segment.panels, p.k, panel, stage), stage_chunks<TYPE>(p.k, stage), lane);
     bits.prepare();
     wait_for_previous();
@@ -129,39 +128,34 @@ extern "C" __global__ void __launch_bounds__(256) quant_rows(const __grid_consta
 struct EmbeddingRows {
   const QuantEmbeddingParams& p;
   int id, stage;
-  model_t* to;
+  model_t* to;  // null past the last row
 
   template <int TYPE> DEVICE void run() const {
-    // The four lanes act as those lanes that hold their row in its panel.
-    int t = threadIdx.x % 4, row = id < 0 ? 0 : id;
+    // The four lanes act as those that hold their row in its panel.
+    int t = threadIdx.x % 4, half = id / 8 % 2;
     Stage<TYPE> bits;
-    Registers in = registers<bf16>(p.k);
-    bits.template load<FromGlobal>(stage_at<TYPE>(p.panels, p.k, row / PANEL, stage), stage_chunks<TYPE>(p.k, stage), row % 8 * 4 + t);
+    Registers in = registers<bf16, true>(p.k);
+    bits.template load<FromGlobal>(stage_at<TYPE>(p.panels, p.k, id / PANEL, stage), stage_chunks<TYPE>(p.k, stage), id % 8 * 4 + t);
     bits.prepare();
 #pragma unroll
     for (int j = 0; j < STAGE / 32; j++) {
       bool there = to != nullptr && stage * STAGE + 32 * j < p.k;
       // Both halves by all lanes, because lanes exchange elements.
-      emit<TYPE>(bits, j, 0, to, t, there && id >= 0 && row / 8 % 2 == 0, in);
-      emit<TYPE>(bits, j, 1, to, t, there && id >= 0 && row / 8 % 2 == 1, in);
-      if (there && id < 0) {
-        u32 zero[OUT_WORDS] = {};
-        put(to + 32 * j + 8 * t, zero);
-      }
+      emit<TYPE>(bits, j, 0, to, t, there && half == 0, in);
+      emit<TYPE>(bits, j, 1, to, t, there && half == 1, in);
     }
   }
 };
 
-// One warp takes a stage of eight tokens, four lanes each.
+// One warp takes a stage of eight ids, four lanes each.
 extern "C" __global__ void __launch_bounds__(128) quant_embedding(const __grid_constant__ QuantEmbeddingParams p) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   i64 item = (i64)blockIdx.x * 4 + threadIdx.x / 32;
   int group = (int)(item / p.stages), stage = (int)(item % p.stages);
-  if (group * 8 >= p.token_count) return;
-  int token = group * 8 + threadIdx.x % 32 / 4;
-  int id = token < p.token_count ? p.tokens[token] : -1;
-  if (id >= p.rows) id = -1;
-  model_t* to = token < p.token_count ? p.out + token * p.stride + stage * STAGE : nullptr;
-  with_type(p.type, EmbeddingRows{p, id, stage, to});
+  if (group * 8 >= p.count) return;
+  int row = group * 8 + threadIdx.x % 32 / 4;
+  bool there = row < p.count;
+  int id = there ? min(max(p.ids.row(row)[0], 0), p.rows - 1) : 0;
+  with_type(p.type, EmbeddingRows{p, id, stage, there ? p.out.row(row) + stage * STAGE : nullptr});
 }

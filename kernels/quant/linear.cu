@@ -1,26 +1,37 @@
 // arch: sm_80+
-// variants: MODEL_BF16 QUANT_TYPES=0x3ff TOKEN_TILES=1 PANELS=1 WARPS=8 DEPTH=2 MIN_BLOCKS=3; MODEL_BF16 QUANT_TYPES=0x280 TOKEN_TILES=8 PANELS=2 WARPS=8 DEPTH=2; MODEL_F16 QUANT_TYPES=0x10 TOKEN_TILES=2 PANELS=2 WARPS=8 DEPTH=2; MODEL_F32 QUANT_TYPES=0x3 TOKEN_TILES=1 PANELS=1 WARPS=8 DEPTH=2 X_SCALAR
+// variants: MODEL_BF16 QUANT_TYPES=0x3ff TOKENS=1 TOKEN_TILES=1 PANELS=1 WARPS=8 DEPTH=2 MIN_BLOCKS=3; MODEL_BF16 QUANT_TYPES=0x280 TOKENS=8 TOKEN_TILES=4 PANELS=2 WARPS=8 DEPTH=2; MODEL_F16 QUANT_TYPES=0x10 TOKENS=2 TOKEN_TILES=1 PANELS=2 WARPS=8 DEPTH=2 OUT_F32; MODEL_F32 QUANT_TYPES=0x3 TOKENS=8 TOKEN_TILES=1 PANELS=1 WARPS=8 DEPTH=2 X_SCALAR
 //
 // y = x W^T + bias for few tokens and quantized W, in one pass over the packed weights (blocks.cuh).
 //
 // An element of W is a q + b with a small integer q, so within a sub-block the sum over columns is a (sum of x q) + b (sum of
 // x). Integers are exact in model_t and the sums come from the tensor cores in f32; W itself is never rounded. An f32 x goes
 // in as three bf16 numbers whose sum it is, so that it loses nothing either. What differs from dequantizing first is the
-// order in which f32 sums are rounded.
+// order in which f32 sums are rounded, and where model_t has 16 bits that 128 or 64 times the sum of x is in the tensor
+// cores' sum too and taken off again, which saves an instruction a pair and costs about four of the f32 sum's bits.
 //
-// A block makes PANELS panels of 16 rows of one segment for 8 TOKEN_TILES tokens; its WARPS share out the columns, each with
-// DEPTH stages on their way. The sums of a token do not depend on the other tokens, nor on TOKEN_TILES and PANELS.
+// A product of m16n8k16 has eight columns: TOKENS tokens (1, 2, 4 or 8) of 8 / TOKENS sub-blocks each. A column meets the
+// weights of every sub-block, and is of use with those of its own.
+//
+// A block makes PANELS panels of 16 rows of one segment for TOKENS or, where TOKEN_TILES > 1, 8 TOKEN_TILES tokens; its WARPS
+// share out the columns of W, each with DEPTH stages on their way. The sums of a token do not depend on the other tokens.
 // Dynamic shared memory: WARPS DEPTH PANELS times the bytes of a stage, of the type at hand that has most.
-// Floor: the packed bytes of W once. With -DX_SCALAR x needs no alignment; otherwise its rows are 16-byte aligned.
+// Floor: the packed bytes of W once. With -DX_SCALAR x needs no alignment; otherwise its rows are 16-byte aligned. With
+// -DOUT_F32 y is f32 whatever model_t is.
 #include "include/mma.cuh"
 #include "include/tma.cuh"
 #include "quant/blocks.cuh"
 
 #define SEGMENTS 8
 
+#if defined(OUT_F32)
+typedef float out_t;
+#else
+typedef model_t out_t;
+#endif
+
 struct QuantLinearSegment {
-  const u8* panels;   // [rows, k]
-  const float* bias;  // [rows] or null
+  const u8* panels;     // [rows, k]
+  const model_t* bias;  // [rows] or null
   u32 type;
   int rows;
   int column;       // of y where its rows go
@@ -28,7 +39,7 @@ struct QuantLinearSegment {
 };
 struct QuantLinearParams {
   const model_t* x;  // [tokens, k]
-  model_t* y;        // [tokens, at least all columns]
+  out_t* y;          // [tokens, at least all columns]
   i64 x_stride;
   i64 y_stride;
   int tokens;
@@ -44,9 +55,23 @@ typedef bf16 term_t;
 #endif
 // Numbers of term_t that make an element of x.
 static constexpr int TERMS = sizeof(model_t) == 4 ? 3 : 1;
-// Groups of 32 columns whose x is fetched together.
-static constexpr int AHEAD = TOKEN_TILES * TERMS >= 3 ? 1 : TOKEN_TILES == 2 ? 2 : 4;
-static constexpr int TILE = 8 * TOKEN_TILES;
+static constexpr int TILE = TOKENS * TOKEN_TILES;
+// Sub-blocks that share the columns of a product.
+static constexpr int SPREAD = 8 / TOKENS;
+static_assert(TOKENS == 8 || TOKEN_TILES == 1, "several tiles are of eight tokens each");
+
+// How a type's integers come, and how sub-blocks are gone through: a round takes SPREAD of them.
+template <int TYPE> struct Plan {
+  static constexpr int SUB = Format<TYPE>::SUB;
+  static constexpr bool EXACT = sizeof(model_t) == 4 || Format<TYPE>::LOW == 8;
+  static constexpr bool OFFSET = Format<TYPE>::MIN || !EXACT;
+  static constexpr int ROUNDS = STAGE / SUB / SPREAD;
+  // Products of 16 columns in a sub-block, and registers of x for one.
+  static constexpr int PRODUCTS = SUB / 16;
+  // Rounds whose x is fetched together.
+  static constexpr int FIT = 16 / (PRODUCTS * 2 * TERMS * TOKEN_TILES);
+  static constexpr int AHEAD = FIT < 1 ? 1 : FIT < ROUNDS ? FIT : ROUNDS;
+};
 
 // Blocks that shall fit on a multiprocessor.
 #if !defined(MIN_BLOCKS)
@@ -85,17 +110,16 @@ DEVICE void split4(u32 (&b)[TERMS][2], float4 x) {
   }
 }
 
-// What a lane feeds to the two products of a group: columns as blocks.cuh orders them. Zero for tokens that are not there.
-template <int SUB> struct Terms {
-  u32 b[2][TERMS][2];
+// What a lane feeds to the products of a sub-block: columns as blocks.cuh orders them. Zero for tokens that are not there.
+template <int PRODUCTS> struct Terms {
+  u32 b[PRODUCTS][TERMS][2];
 
-  // `x` points to the lane's first column in the group.
+  // `x` points to the lane's first column in the sub-block.
   DEVICE void load(const model_t* x, bool there) {
-    constexpr int NEXT = SUB == 16 ? 16 : 4;  // columns to the second product's
 #if defined(X_SCALAR)
 #pragma unroll
-    for (int s = 0; s < 2; s++) {
-      const model_t* at = x + s * NEXT;
+    for (int s = 0; s < PRODUCTS; s++) {
+      const model_t* at = x + 4 * s;
       if constexpr (sizeof(model_t) == 4) {
         float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
         if (there) v = make_float4(to_float(at[0]), to_float(at[1]), to_float(at[2]), to_float(at[3]));
@@ -109,16 +133,13 @@ template <int SUB> struct Terms {
 #else
     if constexpr (sizeof(model_t) == 4) {
 #pragma unroll
-      for (int s = 0; s < 2; s++) {
-        uint4 v = fetch16(x + s * NEXT, there);
+      for (int s = 0; s < PRODUCTS; s++) {
+        uint4 v = fetch16(x + 4 * s, there);
         split4(b[s], make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)));
       }
-    } else if constexpr (SUB == 16) {
-#pragma unroll
-      for (int s = 0; s < 2; s++) {
-        uint2 v = fetch8(x + s * NEXT, there);
-        b[s][0][0] = v.x, b[s][0][1] = v.y;
-      }
+    } else if constexpr (PRODUCTS == 1) {
+      uint2 v = fetch8(x, there);
+      b[0][0][0] = v.x, b[0][0][1] = v.y;
     } else {
       uint4 v = fetch16(x, there);
       b[0][0][0] = v.x, b[0][0][1] = v.y, b[1][0][0] = v.z, b[1][0][1] = v.w;
@@ -209,8 +230,9 @@ struct Linear {
       pipeline.from[i] = segment.panels + (first_panel + i < last ? first_panel + i : last) * Format<TYPE>::panel_bytes(p.k);
     pipeline.open(first);
     wait_for_previous();
-    Registers in = registers<term_t>(p.k);
-    const model_t* x = p.x + (blockIdx.y * TILE + threadIdx.x % 32 / 4) * p.x_stride + threadIdx.x % 4 * (Format<TYPE>::SUB / 4);
+    Registers in = registers<term_t, Plan<TYPE>::EXACT>(p.k);
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const model_t* x = p.x + (blockIdx.y * TILE + g % TOKENS) * p.x_stride + g / TOKENS * Format<TYPE>::SUB + t * (Format<TYPE>::SUB / 4);
     asm volatile("" : "+l"(x));  // once, not at each use
     float sums[PANELS][TOKEN_TILES][4] = {};
     int slot = 0;
@@ -227,72 +249,111 @@ struct Linear {
   template <int TYPE> DEVICE void consume(float (&sums)[PANELS][TOKEN_TILES][4], const u8* slot, const model_t* x, int stage,
                                            const Registers& in) const {
     typedef Format<TYPE> F;
-    int lane = threadIdx.x % 32, token = blockIdx.y * TILE + lane / 4;
+    typedef Plan<TYPE> P;
+    int lane = threadIdx.x % 32, g = lane / 4, token = blockIdx.y * TILE + g % TOKENS;
     Stage<TYPE> bits[PANELS];
 #pragma unroll
     for (int i = 0; i < PANELS; i++) {
-      bits[i].template load<FromShared>(slot + i * F::STAGE_BYTES, F::CHUNKS, lane);
-      bits[i].prepare();
+      const u8* chunk = slot + i * F::STAGE_BYTES;
+      if constexpr (SPREAD == 1) {
+        bits[i].template load<FromShared>(chunk, F::CHUNKS, lane);
+        bits[i].prepare();
+      } else {
+        bits[i].template load_bits<FromShared>(chunk, F::CHUNKS, lane);
+      }
     }
 #pragma unroll
-    for (int j0 = 0; j0 < STAGE / 32; j0 += AHEAD) {
-      int k = stage * STAGE + 32 * j0;
+    for (int r0 = 0; r0 < P::ROUNDS; r0 += P::AHEAD) {
+      int k = stage * STAGE + r0 * (SPREAD * F::SUB);
       if (!F::SUPER && k >= p.k) break;
-      // Otherwise the compiler fetches more of x than there are registers for.
-      if (TOKEN_TILES >= 4) asm volatile("" ::: "memory");
-      Terms<F::SUB> terms[AHEAD][TOKEN_TILES];
+      Terms<P::PRODUCTS> terms[P::AHEAD][TOKEN_TILES];
 #pragma unroll
-      for (int j = 0; j < AHEAD; j++)
+      for (int r = 0; r < P::AHEAD; r++) {
+        bool inside = F::SUPER || k + (r * SPREAD + g / TOKENS) * F::SUB < p.k;
 #pragma unroll
-        for (int n = 0; n < TOKEN_TILES; n++) {
-          bool there = token + 8 * n < p.tokens && (F::SUPER || k + 32 * j < p.k);
-          terms[j][n].load(x + n * (8 * p.x_stride) + 32 * (j0 + j), there);
-        }
+        for (int n = 0; n < TOKEN_TILES; n++)
+          terms[r][n].load(x + n * (8 * p.x_stride) + (r0 + r) * (SPREAD * F::SUB), inside && token + 8 * n < p.tokens);
+      }
 #pragma unroll
-      for (int j = 0; j < AHEAD; j++)
-        if (F::SUPER || k + 32 * j < p.k) group<TYPE>(sums, bits, terms[j], j0 + j, in);
-    }
-  }
-
-  template <int TYPE>
-  DEVICE void group(float (&sums)[PANELS][TOKEN_TILES][4], const Stage<TYPE> (&bits)[PANELS], const Terms<Format<TYPE>::SUB> (&x)[TOKEN_TILES],
-                    int j, const Registers& in) const {
-    typedef Format<TYPE> F;
-    constexpr int SUBS = 32 / F::SUB;
-    // Sums of x over the sub-blocks: every row of a product with ones.
-    float total[F::MIN ? TOKEN_TILES : 1][SUBS][4] = {};
-    if constexpr (F::MIN) {
-#pragma unroll
-      for (int n = 0; n < TOKEN_TILES; n++)
-#pragma unroll
-        for (int s = 0; s < 2; s++) product(total[n][s % SUBS], in.ones, x[n].b[s]);
-    }
-#pragma unroll
-    for (int i = 0; i < PANELS; i++) {
-      u32 a[2][4];
-#pragma unroll
-      for (int q = 0; q < 8; q++) a[q / 4][q % 4] = bits[i].template pair<term_t>(j, q, in);
-#pragma unroll
-      for (int sub = 0; sub < SUBS; sub++) {
-        float2 upper = bits[i].affine(j * SUBS + sub, 0, in), lower = bits[i].affine(j * SUBS + sub, 1, in);
-#pragma unroll
-        for (int n = 0; n < TOKEN_TILES; n++) {
-          float c[4] = {};
-          product(c, a[sub], x[n].b[sub]);
-          if constexpr (SUBS == 1) product(c, a[1], x[n].b[1]);
-          float(&to)[4] = sums[i][n];
-          if constexpr (F::MIN) {
-            to[0] = fmaf(upper.y, total[n][sub][0], to[0]), to[1] = fmaf(upper.y, total[n][sub][1], to[1]);
-            to[2] = fmaf(lower.y, total[n][sub][0], to[2]), to[3] = fmaf(lower.y, total[n][sub][1], to[3]);
-          }
-          to[0] = fmaf(upper.x, c[0], to[0]), to[1] = fmaf(upper.x, c[1], to[1]);
-          to[2] = fmaf(lower.x, c[2], to[2]), to[3] = fmaf(lower.x, c[3], to[3]);
-        }
+      for (int r = 0; r < P::AHEAD; r++) {
+        int left = F::SUPER ? STAGE : p.k - k - r * (SPREAD * F::SUB);  // columns from this round on
+        if (left > 0) round<TYPE>(sums, bits, slot, terms[r], r0 + r, left, in);
       }
     }
   }
 
-  // Adds up what the warps have, in their order, and stores it.
+  // Scales, offsets with the quick way's part in them: of columns 2t and 2t + 1 of a product, rows g and g + 8.
+  struct Affine {
+    float a[2][2], b[2][2];
+    template <int TYPE> DEVICE void set(int column, int h, float2 ab) {
+      a[column][h] = ab.x;
+      b[column][h] = Plan<TYPE>::EXACT ? ab.y : fmaf(-(Lift<term_t>::QUICK + Format<TYPE>::CENTRE), ab.x, ab.y);
+    }
+  };
+
+  template <int TYPE>
+  DEVICE void round(float (&sums)[PANELS][TOKEN_TILES][4], const Stage<TYPE> (&bits)[PANELS], const u8* slot,
+                    const Terms<Plan<TYPE>::PRODUCTS> (&x)[TOKEN_TILES], int round, int left, const Registers& in) const {
+    typedef Format<TYPE> F;
+    typedef Plan<TYPE> P;
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    // Sums of x over the sub-blocks: every row of a product with ones.
+    float total[TOKEN_TILES][4] = {};
+    if constexpr (P::OFFSET) {
+#pragma unroll
+      for (int n = 0; n < TOKEN_TILES; n++)
+#pragma unroll
+        for (int s = 0; s < P::PRODUCTS; s++) product(total[n], in.ones, x[n].b[s]);
+    }
+#pragma unroll
+    for (int i = 0; i < PANELS; i++) {
+      Affine affine;
+      if constexpr (SPREAD == 1) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          float2 ab = bits[i].affine(round, h, in);
+          affine.template set<TYPE>(0, h, ab);
+          affine.template set<TYPE>(1, h, ab);
+        }
+      } else {
+#pragma unroll
+        for (int column = 0; column < 2; column++) {
+          int sub = (2 * t + column) / TOKENS;
+          bool inside = F::SUPER || sub * F::SUB < left;
+#pragma unroll
+          for (int h = 0; h < 2; h++)
+            affine.template set<TYPE>(column, h, inside ? affine_at<TYPE>(slot + i * F::STAGE_BYTES, g + 8 * h, round * SPREAD + sub) : make_float2(0.f, 0.f));
+        }
+      }
+      float kept[TOKEN_TILES][4];
+#pragma unroll
+      for (int s = 0; s < SPREAD; s++) {
+        int sub = round * SPREAD + s, j = sub * F::SUB / 32, first = F::SUB == 16 ? sub % 2 * 4 : 0;
+        u32 a[P::PRODUCTS][4];
+#pragma unroll
+        for (int q = 0; q < P::PRODUCTS * 4; q++) a[q / 4][q % 4] = bits[i].template pair<term_t, P::EXACT>(j, first + q, in);
+#pragma unroll
+        for (int n = 0; n < TOKEN_TILES; n++) {
+          float c[4] = {};
+#pragma unroll
+          for (int q = 0; q < P::PRODUCTS; q++) product(c, a[q], x[n].b[q]);
+#pragma unroll
+          for (int column = 0; column < 2; column++)
+            if (s == 0 || s == (2 * t + column) / TOKENS) kept[n][column] = c[column], kept[n][2 + column] = c[2 + column];
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < TOKEN_TILES; n++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+          float& to = sums[i][n][q];
+          if constexpr (P::OFFSET) to = fmaf(affine.b[q % 2][q / 2], total[n][q % 2], to);
+          to = fmaf(affine.a[q % 2][q / 2], kept[n][q], to);
+        }
+    }
+  }
+
+  // Adds up the columns of a token and what the warps have, always in the same order, and stores it.
   DEVICE void finish(const float (&sums)[PANELS][TOKEN_TILES][4], int ring) const {
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -301,11 +362,19 @@ struct Linear {
       if (n > 0) __syncthreads();
 #pragma unroll
       for (int i = 0; i < PANELS; i++) {
+        float c[4];
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+          c[q] = sums[i][n][q];
+          if constexpr (TOKENS == 1) c[q] += sums[i][n][q ^ 1];
+          if constexpr (TOKENS <= 4) c[q] += __shfl_xor_sync(0xffffffffu, c[q], 2);
+          if constexpr (TOKENS <= 2) c[q] += __shfl_xor_sync(0xffffffffu, c[q], 1);
+        }
         float* to = reinterpret_cast<float*>(shared + warp * ring) + i * 160 + 40 * t + g;
-        to[0] = sums[i][n][0], to[20] = sums[i][n][1], to[8] = sums[i][n][2], to[28] = sums[i][n][3];
+        if (2 * t < TOKENS) to[0] = c[0], to[20] = c[1], to[8] = c[2], to[28] = c[3];
       }
       __syncthreads();
-      for (int at = threadIdx.x; at < PANELS * 128; at += WARPS * 32) {
+      for (int at = threadIdx.x; at < PANELS * PANEL * TOKENS; at += WARPS * 32) {
         int row = at % (PANELS * PANEL), token = at / (PANELS * PANEL), i = row / PANEL;
         float y = 0.f;
 #pragma unroll
@@ -313,8 +382,8 @@ struct Linear {
         row += first_panel * PANEL;
         token += blockIdx.y * TILE + 8 * n;
         if (row >= segment.rows || token >= p.tokens) continue;
-        if (segment.bias != nullptr) y += segment.bias[row];
-        p.y[token * p.y_stride + segment.column + row] = from_float<model_t>(y);
+        if (segment.bias != nullptr) y += to_float(segment.bias[row]);
+        p.y[token * p.y_stride + segment.column + row] = from_float<out_t>(y);
       }
     }
   }

@@ -118,6 +118,11 @@ impl Matmul {
         }))
     }
 
+    /// Whether results may depend on what else is in a batch.
+    pub(crate) fn numerics(&self) -> Numerics {
+        self.numerics
+    }
+
     /// Enqueues a product. The first of its kind takes longer: ways are tried on the operands, whose result is written
     /// again and again; that one must not be captured into a graph.
     ///

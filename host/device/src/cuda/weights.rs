@@ -174,7 +174,7 @@ impl<'a> Loader<'a> {
         }
         let tensor = evaluate(self.graph, id, self.source)?;
         self.count();
-        let quant = QuantMatrix::upload(&self.gpu, &tensor, self.dtype)?;
+        let quant = QuantMatrix::upload(&self.gpu, &tensor)?;
         self.bytes += quant.bytes();
         let matrix = Matrix::Quant(Arc::new(quant));
         self.parts.insert(key, matrix.clone());

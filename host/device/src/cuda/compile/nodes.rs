@@ -8,9 +8,10 @@ use guesthouse_graph::{Node, Op, PositionScheme, Rows, ValueId, ValueType, Weigh
 use super::{Compiler, op_name};
 use crate::cuda::driver::Buffer;
 use crate::cuda::ops::Place;
-use crate::cuda::ops::input::{CopyIds, Embedding, Ints, Table, WeightValue};
+use crate::cuda::ops::input::{CopyIds, Embedding, Ints, WeightValue};
 use crate::cuda::ops::norm::{Norm, NormKind, NormSpec, NormWeights};
 use crate::cuda::ops::pointwise::{Binary, GateInput, Gated, LogNScale, Map, Spread, Unary, Zip};
+use crate::cuda::ops::quant::QuantEmbedding;
 use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
 use crate::cuda::weights::{Matrix, VectorType};
 use crate::error::{DeviceError, Result};
@@ -66,10 +67,23 @@ impl Compiler<'_, '_> {
             }
             Op::Embedding { table } => {
                 expect(1, 1)?;
-                let table = self.table(node, *table, outs[0].width)?;
                 let ids = self.ints(node.inputs[0])?;
-                let instr = Embedding::new(&gpu, dtype, table, ids, outs[0])?;
-                self.push(index, outs[0].arena, instr);
+                let (matrix, y) = (self.loader.matrix(*table)?, outs[0]);
+                let (n, k) = matrix.shape();
+                self.fit(node, "table columns", y.width, k as usize)?;
+                if n == 0 {
+                    return Err(DeviceError::plan("an embedding table has no rows"));
+                }
+                match matrix {
+                    Matrix::Dense(table) => {
+                        let instr = Embedding::new(&gpu, dtype, table, ids, y)?;
+                        self.push(index, y.arena, instr);
+                    }
+                    Matrix::Quant(table) => {
+                        let instr = QuantEmbedding::new(&gpu, dtype, table, ids, y)?;
+                        self.push(index, y.arena, instr);
+                    }
+                }
             }
             Op::WeightValue { weight } => {
                 expect(0, 1)?;
@@ -328,23 +342,6 @@ impl Compiler<'_, '_> {
         let instr = CopyIds::new(&self.loader.gpu, from, offset, y)?;
         self.push(index, y.arena, instr);
         Ok(())
-    }
-
-    /// A table to look rows up in.
-    fn table(&mut self, node: &Node, table: WeightId, width: usize) -> Result<Table> {
-        let found = match self.loader.matrix(table)? {
-            Matrix::Dense(m) => {
-                self.fit(node, "table columns", width, m.k as usize)?;
-                (m.n > 0).then_some(Table::Dense(m))
-            }
-            Matrix::Quant(m) => {
-                let (n, k) = m.shape();
-                self.fit(node, "table columns", width, k as usize)?;
-                let expanded = self.loader.vector(table, VectorType::Model)?;
-                (n > 0).then_some(Table::Expanded(expanded, n))
-            }
-        };
-        found.ok_or_else(|| DeviceError::plan("an embedding table has no rows"))
     }
 
     fn map(

@@ -114,35 +114,10 @@ struct EmbeddingParams {
 // SAFETY: the kernel's structure; its addresses are those of the step's arenas and of a weight that the instruction holds.
 unsafe impl Params for EmbeddingParams {}
 
-/// A table `[n, width]` of the model's type.
-#[derive(Clone)]
-pub(crate) enum Table {
-    /// As it is multiplied from.
-    Dense(Dense),
-    /// A quantized one, dequantized, and n.
-    Expanded(Arc<Buffer>, u32),
-}
-
-impl Table {
-    fn address(&self) -> u64 {
-        match self {
-            Self::Dense(m) => m.address(),
-            Self::Expanded(buffer, _) => buffer.address(),
-        }
-    }
-
-    fn rows(&self) -> u32 {
-        match self {
-            Self::Dense(m) => m.n,
-            Self::Expanded(_, n) => *n,
-        }
-    }
-}
-
 /// A row of a table per id.
 pub(crate) struct Embedding {
     kernel: Kernel,
-    table: Table,
+    table: Dense,
     ids: Ints,
     y: Place,
     vec: usize,
@@ -156,7 +131,7 @@ impl Embedding {
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
         dtype: CudaDtype,
-        table: Table,
+        table: Dense,
         ids: Ints,
         y: Place,
     ) -> Result<Self> {
@@ -181,7 +156,7 @@ impl Instr for Embedding {
             table: self.table.address(),
             ids: self.ids.tensor(step),
             y: step.tensor(&self.y),
-            n: self.table.rows() as i32,
+            n: self.table.n as i32,
             width: self.y.width as i32,
         };
         let chunks = self.y.width.div_ceil(access::THREADS as usize * self.vec) as u32;

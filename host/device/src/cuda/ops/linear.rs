@@ -2,20 +2,33 @@
 
 use std::sync::Arc;
 
+use super::quant::{QuantLinear, QuantPart};
 use super::{Instr, Place, Step};
 use crate::cuda::blas::{Operands, Product};
-use crate::cuda::driver::Gpu;
+use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::matmul::Matmul;
 use crate::cuda::options::CudaDtype;
-use crate::cuda::weights::{Matrix, Part};
+use crate::cuda::weights::{Dense, Matrix, Part};
 use crate::error::{DeviceError, Result};
+
+/// Products that are computed together.
+enum Piece {
+    /// By the library or a kernel of ours: `[n, k]` of the model's dtype.
+    Dense {
+        w: Dense,
+        bias: Option<Arc<Buffer>>,
+        column: u32,
+    },
+    /// Neighbours in blocks, in the same launches.
+    Quant(QuantLinear),
+}
 
 /// `y = x Wᵀ + b`, row blocks of W side by side.
 pub(crate) struct Linear {
     matmul: Arc<Matmul>,
     dtype: CudaDtype,
     output: CudaDtype,
-    parts: Vec<Part>,
+    pieces: Vec<Piece>,
     x: Place,
     y: Place,
 }
@@ -24,9 +37,9 @@ impl Linear {
     /// A linear over weights on the GPU.
     ///
     /// # Errors
-    /// When a bias would have to be added to f32 results.
+    /// When a bias would have to be added to f32 results, or a kernel is missing.
     pub(crate) fn new(
-        _gpu: &Arc<Gpu>,
+        gpu: &Arc<Gpu>,
         matmul: &Arc<Matmul>,
         dtype: CudaDtype,
         parts: Vec<Part>,
@@ -46,11 +59,28 @@ impl Linear {
                 "a linear reads values that are not of the model's type",
             ));
         }
+        let quant = |p: &Part| matches!(p.matrix, Matrix::Quant(_));
+        let types = (dtype, output);
+        let pieces = parts
+            .chunk_by(|a, b| quant(a) && quant(b))
+            .map(|run| match &run[0].matrix {
+                Matrix::Dense(w) => Ok(Piece::Dense {
+                    w: w.clone(),
+                    bias: run[0].bias.clone(),
+                    column: run[0].column,
+                }),
+                Matrix::Quant(_) => {
+                    let parts = run.iter().filter_map(QuantPart::of).collect();
+                    QuantLinear::new(gpu, types, matmul.numerics(), x.is_aligned(), parts)
+                        .map(Piece::Quant)
+                }
+            })
+            .collect::<Result<_>>()?;
         Ok(Self {
             matmul: Arc::clone(matmul),
             dtype,
             output,
-            parts,
+            pieces,
             x,
             y,
         })
@@ -58,43 +88,42 @@ impl Linear {
 
     /// Bytes of scratch for so many rows.
     pub(crate) fn scratch(&self, rows: u32) -> usize {
-        let of = |p: &Part| match &p.matrix {
-            Matrix::Dense(_) => 0,
-            Matrix::Quant(m) => m.scratch(rows),
+        let of = |p: &Piece| match p {
+            Piece::Dense { .. } => 0,
+            Piece::Quant(linear) => linear.scratch(rows),
         };
-        self.parts.iter().map(of).max().unwrap_or(0)
+        self.pieces.iter().map(of).max().unwrap_or(0)
     }
 }
 
 impl Instr for Linear {
     fn launch(&self, step: &Step<'_>) -> Result<()> {
         let m = step.rows(self.y.arena);
-        let x = step.tensor(&self.x);
-        for part in &self.parts {
-            let (n, k) = part.matrix.shape();
-            let y = step.tensor(&self.y.columns(part.column as usize, n as usize));
-            let bias = part.bias.as_ref().map_or(0, |b| b.address());
-            match &part.matrix {
-                Matrix::Dense(w) => {
+        let (x, y) = (step.tensor(&self.x), step.tensor(&self.y));
+        for piece in &self.pieces {
+            match piece {
+                Piece::Dense { w, bias, column } => {
                     let product = Product {
                         m,
-                        n,
-                        k,
+                        n: w.n,
+                        k: w.k,
                         x_stride: x.stride as u32,
                         y_stride: y.stride as u32,
                         input: self.dtype,
                         output: self.output,
-                        bias: bias != 0,
+                        bias: bias.is_some(),
                     };
                     let operands = Operands {
                         x: x.data,
                         w: w.address(),
-                        bias,
-                        y: y.data,
+                        bias: bias.as_ref().map_or(0, |b| b.address()),
+                        y: y.data + u64::from(*column) * self.output.bytes() as u64,
                     };
                     self.matmul.run(&product, &operands)?;
                 }
-                Matrix::Quant(w) => w.linear(step, &self.matmul, m, x, y, bias)?,
+                Piece::Quant(linear) => {
+                    linear.run(step.gpu, &self.matmul, m, (x, y), step.scratch)?;
+                }
             }
         }
         Ok(())
