@@ -4,12 +4,12 @@
 #
 #   tests/gpu.sh [BINARY] [STEP...]        steps: doctor compare tests http bench start; default: all
 #
-# It needs no Rust where GPU_TESTS names a folder with the stripped test programs `golden` and `invariance`
-# (cargo test --release -p guesthouse-server --no-run), and no network where MODEL is a file.
+# It needs no Rust where GPU_TESTS names the test program `numerics`, which may be stripped
+# (cargo test --release -p guesthouse-server --test numerics --no-run), and no network where MODEL is a file.
 #
 #   OUT        where logs and JSON go                    (target/gpu)
 #   MODEL      the starter model                         (smollm2)
-#   GPU_TESTS  folder of test programs                   (unset: cargo builds and runs them)
+#   GPU_TESTS  the test program                          (unset: cargo builds and runs it)
 #   PYTHON     has httpx, openai and pytest              (target/e2e-venv/bin/python)
 #   ACCEPTANCE script that checks a server, --base URL   (unset: tests/e2e)
 set -uo pipefail
@@ -110,11 +110,9 @@ for name in $steps; do
     tests)
       if [ -n "${GPU_TESTS:-}" ]; then
         export GUESTHOUSE_GOLDEN_DIR=${GUESTHOUSE_GOLDEN_DIR:-$PWD/tests/golden}
-        for program in "$GPU_TESTS"/*; do
-          step "test-$(basename "$program")" "$program" cuda_ --ignored --nocapture --test-threads 1
-        done
+        step tests "$GPU_TESTS" cuda_ --ignored --nocapture --test-threads 1
       else
-        step tests cargo test --release -p guesthouse-server --test golden --test invariance -- \
+        step tests cargo test --release -p guesthouse-server --test numerics -- \
           cuda_ --ignored --nocapture --test-threads 1
       fi
       ;;

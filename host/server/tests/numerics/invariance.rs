@@ -1,11 +1,8 @@
 //! An answer is the same whatever else is in the batch, however the prompt is cut, whether the prefix cache had it, and
 //! whether the sequence was preempted: bit for bit on the CPU and in a GPU's batch-invariant mode, within tolerance in its
 //! fast mode. The reference is the same request alone on the same device.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Ask, CASES, Got, Setup, Where, alone, assert_idle, engine, golden, run};
+use crate::common::{Ask, CASES, Got, Setup, Where, alone, assert_idle, engine, golden, run};
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
 use guesthouse_engine::{Draw, GenerationParams, PrefixCaching, Sampled, SamplingPlan, Stage};
 use std::sync::Arc;

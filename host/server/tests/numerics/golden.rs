@@ -1,10 +1,7 @@
 //! The golden models through every layer: guest, graph, passes, plan, device, engine. References are transformers'
 //! (`tests/golden/make.py`); `tests/golden/mutations.md` shows that each feature counts.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Ask, CASES, Got, Setup, Where, assert_idle, engine, golden, run};
+use crate::common::{Ask, CASES, Got, Setup, Where, assert_idle, engine, golden, run};
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
 use serde_json::Value;
 

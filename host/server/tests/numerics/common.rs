@@ -1,13 +1,6 @@
 //! Golden models on a device under an engine that the test steps itself.
 //!
 //! The test programs run on other machines too: `GUESTHOUSE_GOLDEN_DIR` names the folder of the golden models there.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    dead_code,
-    missing_docs,
-    unreachable_pub
-)]
 
 use guesthouse_component::{Runtime, RuntimeConfig};
 use guesthouse_device::{CudaDtype, CudaGraphs, DeviceExecutor, Numerics};
@@ -22,7 +15,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 
-pub const CASES: &[&str] = &[
+pub(crate) const CASES: &[&str] = &[
     "llama",
     "llama-rope3",
     "mistral",
@@ -32,7 +25,7 @@ pub const CASES: &[&str] = &[
     "gemma3",
 ];
 
-pub fn golden(name: &str) -> PathBuf {
+pub(crate) fn golden(name: &str) -> PathBuf {
     let folder = std::env::var_os("GUESTHOUSE_GOLDEN_DIR").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden"),
         PathBuf::from,
@@ -42,7 +35,7 @@ pub fn golden(name: &str) -> PathBuf {
 
 /// A device and how it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub(crate) enum Where {
     Cpu,
     Cuda {
         dtype: CudaDtype,
@@ -53,7 +46,7 @@ pub enum Where {
 
 impl Where {
     /// As users get it.
-    pub fn cuda(dtype: CudaDtype, numerics: Numerics) -> Self {
+    pub(crate) fn cuda(dtype: CudaDtype, numerics: Numerics) -> Self {
         Self::Cuda {
             dtype,
             numerics,
@@ -61,7 +54,7 @@ impl Where {
         }
     }
 
-    pub fn element_bytes(self) -> u64 {
+    pub(crate) fn element_bytes(self) -> u64 {
         match self {
             Self::Cpu => 4,
             Self::Cuda { dtype, .. } => dtype.bytes() as u64,
@@ -70,7 +63,7 @@ impl Where {
 
     /// What a log-probability of `name` may differ from the reference: by the stated factor of what golden.json allows in
     /// float32, and in 16 bits by 1.5 times what transformers' own run in that type does (`tests/golden/half.py`).
-    pub fn tolerance(self, name: &str) -> f64 {
+    pub(crate) fn tolerance(self, name: &str) -> f64 {
         let read = |path: PathBuf| -> Value {
             serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
         };
@@ -97,7 +90,7 @@ impl Where {
 }
 
 /// One runtime for a test process; compiled guests are shared by all.
-pub fn runtime() -> &'static Arc<Runtime> {
+pub(crate) fn runtime() -> &'static Arc<Runtime> {
     static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let cache_dir = target.is_dir().then(|| target.join("modules"));
@@ -112,14 +105,14 @@ pub fn runtime() -> &'static Arc<Runtime> {
 
 /// How to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    pub step_tokens: u32,
-    pub running: u32,
+pub(crate) struct Setup {
+    pub(crate) step_tokens: u32,
+    pub(crate) running: u32,
     /// Positions that fit the KV cache; none is plenty.
-    pub kv_positions: Option<u64>,
-    pub prefix_cache: PrefixCaching,
-    pub threads: usize,
-    pub device: Where,
+    pub(crate) kv_positions: Option<u64>,
+    pub(crate) prefix_cache: PrefixCaching,
+    pub(crate) threads: usize,
+    pub(crate) device: Where,
 }
 
 impl Default for Setup {
@@ -135,7 +128,7 @@ impl Default for Setup {
     }
 }
 
-pub fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
+pub(crate) fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
     let files = ModelFiles::open(&LocalModel::Folder(model.to_owned()), LoadFormat::Auto).unwrap();
     let number = |key: &str| files.config.get(key).and_then(serde_json::Value::as_u64);
     let heads = number("num_attention_heads").or(number("n_head")).unwrap();
@@ -182,15 +175,15 @@ pub fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
 
 /// What to generate.
 #[derive(Clone, Debug)]
-pub struct Ask {
-    pub prompt: Vec<u32>,
-    pub params: GenerationParams,
-    pub sampling: Arc<SamplingPlan>,
-    pub seed: u64,
+pub(crate) struct Ask {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) params: GenerationParams,
+    pub(crate) sampling: Arc<SamplingPlan>,
+    pub(crate) seed: u64,
 }
 
 impl Ask {
-    pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Self {
+    pub(crate) fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Self {
         let params = GenerationParams {
             max_tokens,
             ..GenerationParams::default()
@@ -206,21 +199,21 @@ impl Ask {
 
 /// All that an ask got.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Got {
+pub(crate) struct Got {
     /// Per choice.
-    pub tokens: Vec<Vec<Sampled>>,
-    pub prompt: Vec<Sampled>,
-    pub reasons: Vec<Option<FinishReason>>,
+    pub(crate) tokens: Vec<Vec<Sampled>>,
+    pub(crate) prompt: Vec<Sampled>,
+    pub(crate) reasons: Vec<Option<FinishReason>>,
 }
 
 impl Got {
-    pub fn ids(&self, choice: usize) -> Vec<u32> {
+    pub(crate) fn ids(&self, choice: usize) -> Vec<u32> {
         self.tokens[choice].iter().map(|s| s.token).collect()
     }
 }
 
 /// Submits everything at once and steps until idle.
-pub fn run(engine: &mut Engine<DeviceExecutor>, asks: &[Ask]) -> Vec<Got> {
+pub(crate) fn run(engine: &mut Engine<DeviceExecutor>, asks: &[Ask]) -> Vec<Got> {
     let mut answers = Vec::new();
     let first = engine.stats().finished + engine.stats().failed + engine.stats().cancelled;
     for (i, ask) in asks.iter().enumerate() {
@@ -269,7 +262,7 @@ fn collect(events: &mpsc::Receiver<Event>, n: usize) -> Got {
 }
 
 /// Runs each ask alone on a fresh engine with plenty of everything.
-pub fn alone(model: &Path, asks: &[Ask], device: Where) -> Vec<Got> {
+pub(crate) fn alone(model: &Path, asks: &[Ask], device: Where) -> Vec<Got> {
     let setup = Setup {
         device,
         ..Setup::default()
@@ -281,7 +274,7 @@ pub fn alone(model: &Path, asks: &[Ask], device: Where) -> Vec<Got> {
 }
 
 /// Nothing is held when nothing runs.
-pub fn assert_idle(stats: &Stats) {
+pub(crate) fn assert_idle(stats: &Stats) {
     assert_eq!(
         (stats.blocks_used, stats.running, stats.waiting),
         (0, 0, 0),
