@@ -1,10 +1,13 @@
 //! The machine and the kernels, looked at (`guesthouse doctor`).
 
 mod attention;
+mod attention_decode;
+mod attention_generic;
 mod attention_prefill;
 mod memory;
 mod norm;
 mod pointwise;
+mod quant;
 mod report;
 mod rope;
 mod sample;
@@ -103,6 +106,9 @@ const CHECKS: &[(&str, Check)] = &[
     ("rope", rope::check),
     ("pointwise", pointwise::check),
     ("shape", shape::check),
+    ("quant", quant::check),
     ("sample", sample::check),
+    ("attention/decode", attention_decode::check),
+    ("attention/generic", attention_generic::check),
     ("attention/prefill", attention_prefill::check),
 ];

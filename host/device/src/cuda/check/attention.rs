@@ -33,6 +33,7 @@ pub(super) struct Case {
     /// Tokens compared: every so many, and each row's last.
     pub every: u32,
     pub timed: bool,
+    pub numerics: Numerics,
 }
 
 impl Case {
@@ -52,6 +53,7 @@ impl Case {
             rows: rows.to_vec(),
             every: 1,
             timed: false,
+            numerics: Numerics::Fast,
         }
     }
 
@@ -86,6 +88,7 @@ impl Case {
             (" soft cap", self.softcap.is_some()),
             (" ALiBi", self.alibi),
             (" sinks", self.sinks),
+            (" invariant", self.numerics == Numerics::BatchInvariant),
         ] {
             if there {
                 say(format_args!("{name}"));
@@ -336,7 +339,7 @@ impl<'a> Bench<'a> {
             y: place(self.q_width, self.y_width, case.heads * case.v_dim),
             dtype: case.dtype,
             block_size: case.block_size,
-            numerics: Numerics::Fast,
+            numerics: case.numerics,
         }
     }
 
@@ -528,6 +531,8 @@ pub(super) fn run(
         blocks: bench.blocks as i32,
     }];
     let single = case.rows.iter().filter(|(len, _)| *len == 1).count();
+    let scratch = gpu.allocate(kernel.scratch(), "a check")?;
+    gpu.fill(scratch.address(), 0xff, scratch.bytes())?;
     let step = Step {
         gpu,
         kind: StepKind::Mixed,
@@ -547,7 +552,7 @@ pub(super) fn run(
         arenas: [bench.held.arena.address(), 0, 0],
         plans: &plans,
         caches: &caches,
-        scratch: 0,
+        scratch: scratch.address(),
     };
     kernel.launch(&step)?;
     bench.gpu.synchronize()?;

@@ -52,6 +52,11 @@ pub(crate) trait Kernel: Send {
     /// # Errors
     /// When the driver refuses the launch.
     fn launch(&self, step: &Step<'_>) -> Result<()>;
+
+    /// Bytes of [`Step::scratch`] that a launch uses.
+    fn scratch(&self) -> usize {
+        0
+    }
 }
 
 /// Attention of a step's rows: those of one token by one kernel, longer ones by another.

@@ -186,11 +186,6 @@ impl Decode {
         }))
     }
 
-    /// Bytes of [`Step::scratch`] that a launch uses: `[pieces, pack, v_dim]` sums and `[pieces, pack, 2]` weights, f32.
-    pub(crate) fn scratch(&self) -> usize {
-        self.sums_bytes() + self.pieces * self.geometry.pack() as usize * 8
-    }
-
     fn sums_bytes(&self) -> usize {
         self.pieces * (self.geometry.pack() * self.v_dim) as usize * 4
     }
@@ -237,6 +232,11 @@ fn is_captured(gpu: &Gpu) -> Result<bool> {
 }
 
 impl attention::Kernel for Decode {
+    /// `[pieces, pack, v_dim]` sums and `[pieces, pack, 2]` weights, f32.
+    fn scratch(&self) -> usize {
+        self.sums_bytes() + self.pieces * self.geometry.pack() as usize * 8
+    }
+
     fn launch(&self, step: &Step<'_>) -> Result<()> {
         let starts = step.plan(self.plan).address;
         let Some(cache) = step.caches.get(self.cache).copied() else {
