@@ -36,6 +36,9 @@
 #ifndef POLICY
 #define POLICY L2_EVICT_FIRST
 #endif
+#ifndef PREFETCH
+#define PREFETCH 1
+#endif
 #ifndef WARPS
 #define WARPS 8
 #endif
@@ -56,6 +59,7 @@ struct GemvParams {
   i64 x_stride, y_stride;
   int n, k, tokens;
   int ahead;              // bytes a block brings to L2 beyond its ring before it waits
+  int lead;               // stages before its last at which a block lets the next kernel start
 };
 
 static constexpr int ROW_BYTES = CHUNK * 2 + 64;  // 64: rows g and g + 1 of a 16-byte read fall into different banks
@@ -151,7 +155,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
   const Work work = work_of(p);
   const u32 x_row = (u32)((work.columns + 63) / 64 * 64) * 2 + 64;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  let_next_start();
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __shared__ u64 full[STAGES], empty[STAGES];
@@ -167,8 +170,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
   if (warp == WARPS) {
     const u8* base = (const u8*)p.weight;
     const i64 pitch = (i64)p.k * 2;
-    for (int i = 0, tile = work.first, chunk = 0; i < work.tiles * work.chunks; i++) {
+    const int stages = work.tiles * work.chunks;
+    if (stages <= p.lead) let_next_start();
+    for (int i = 0, tile = work.first, chunk = 0; i < stages; i++) {
       const int s = i % STAGES;
+      if (i == stages - p.lead) let_next_start();
       if (i >= STAGES) mbarrier_wait(&empty[s], (i / STAGES - 1) & 1);
       const int bytes = min(CHUNK, work.columns - chunk * CHUNK) * 2;
       if (lane == 0) mbarrier_arrive_expect(&full[s], bytes * ROWS);
@@ -182,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
         chunk = 0;
         tile++;
       }
-      if (i == STAGES - 1 && p.ahead && SPLIT == 1) {
+      if (PREFETCH == 1 && i == STAGES - 1 && p.ahead && SPLIT == 1) {
         // The block's rows are one piece of memory.
         const i64 from = (i64)tile * ROWS * pitch;
         const i64 to = min(min(from + p.ahead, (i64)(work.first + work.tiles) * ROWS * pitch), p.n * pitch);
@@ -196,6 +202,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
   if (warp < WARPS) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     for (int i = 0; i < STAGES - 1; i++) copy_stage(p, work, shared, i);
+#endif
+#if PREFETCH == 2
+    if (p.ahead) {
+      const i64 pitch = (i64)p.k * 2, ring = (i64)STAGES * ROWS * CHUNK * 2, start = (i64)work.first * ROWS * pitch;
+      const i64 from = start + ring, to = min(min(from + p.ahead, (i64)(work.first + work.tiles) * ROWS * pitch), p.n * pitch);
+      for (i64 at = from + threadIdx.x * 128; at < to; at += CONSUMERS * 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const u8*)p.weight + at) : "memory");
+    }
 #endif
     wait_for_previous();
     const bool aligned = (((u64)p.x | (u64)(p.x_stride * 2)) & 15) == 0;
@@ -289,7 +303,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
       }
       finish(p, work.first + tile, row, token, sum, up);
     }
-    cluster_sync();
+    cluster_arrive_relaxed();
+    cluster_wait();
   }
 #endif
 }

@@ -50,6 +50,7 @@ struct SkinnyParams {
   i64 y_stride;
   int n, k, tokens;
   int ahead;            // steps beyond the ring that are brought to L2 before the wait
+  int lead;             // steps before its last at which a block lets the next kernel start
 };
 
 static constexpr int STEP = 64;  // columns: one line of the swizzle
@@ -186,7 +187,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Work work(p);
   const int count = work.units * work.steps;
-  let_next_start();
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; s++) {
       mbarrier_init(&full[s], 1);
@@ -194,10 +194,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
     }
     mbarrier_fence_init();
   }
-  if (SHARE > 1)
-    cluster_sync();
-  else
+  if (SHARE > 1) {
+    cluster_arrive_relaxed();
+    cluster_wait();
+  } else {
     __syncthreads();
+  }
 
   if (warp == CONSUMERS / 32) {
     if (lane == 0) {
@@ -223,13 +225,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
       for (int i = 0; i < early; i++) load_weights(i);
       for (int i = early; i < min(early + p.ahead, count); i++)
         tensor_prefetch_2d(&p.weight, (work.from + i % work.steps) * STEP, work.place(i / work.steps).x);
+      if (count - p.lead <= early) let_next_start();
       wait_for_previous();
       for (int i = 0; i < early; i++) load_x(i);
       for (int i = early; i < count; i++) {
-        if (SHARE > 1)
-          mbarrier_wait_cluster(&empty[i % STAGES], (i / STAGES - 1) & 1);
-        else
-          mbarrier_wait(&empty[i % STAGES], (i / STAGES - 1) & 1);
+        if (i > early && i == count - p.lead) let_next_start();
+        mbarrier_wait(&empty[i % STAGES], (i / STAGES - 1) & 1);
         load_weights(i);
         load_x(i);
       }
@@ -315,5 +316,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
     }
   }
   // No block leaves while another may still read its shared memory or arrive at its barriers.
-  if (CLUSTER > 1) cluster_sync();
+  if (CLUSTER > 1) {
+    cluster_arrive_relaxed();
+    cluster_wait();
+  }
 }

@@ -65,25 +65,16 @@ DEVICE void mbarrier_wait(u64* bar, u32 parity) {
   while (!mbarrier_test(bar, parity)) {
   }
 }
-// The same barrier in block `rank` of the cluster. A block must not exit while others may still arrive at its barriers.
+// The same address in block `rank` of the cluster. A block must not exit while others may still use its shared memory.
 DEVICE u32 cluster_address(const void* p, u32 rank) {
   u32 remote;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(smem_address(p)), "r"(rank));
   return remote;
 }
+// Arrives at the barrier of block `rank`. Says that this block has read what copies brought; it publishes no ordinary
+// stores to that block (release at cluster scope would cost a microsecond).
 DEVICE void mbarrier_arrive_cluster(u64* bar, u32 rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(bar, rank)) : "memory");
-}
-// As `mbarrier_wait`, for barriers that other blocks of the cluster arrive at.
-DEVICE void mbarrier_wait_cluster(u64* bar, u32 parity) {
-  u32 done;
-  do {
-    asm volatile(
-        "{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-        : "=r"(done)
-        : "r"(smem_address(bar)), "r"(parity)
-        : "memory");
-  } while (!done);
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(bar, rank)) : "memory");
 }
 
 // ---- L2 policies of copies, as createpolicy would make them.
@@ -197,6 +188,8 @@ DEVICE u32 cluster_rank() {
   return rank;
 }
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// Without publishing this block's ordinary stores, for which a fence of the whole GPU is needed.
+DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // All threads of all blocks of the cluster.
 DEVICE void cluster_sync() {
