@@ -189,22 +189,25 @@ DEVICE void consume(const PrefillArgs& args, Barriers& bars, const u8* q, const 
   };
   if (me == QUERY_GROUPS - 1) pass_turn(me);
 
-  for (;;) {
+  auto next_item = [&] {
     mbarrier_wait(&bars.item_full[item_ring.at], item_ring.phase);
     Item item = bars.items[item_ring.at];
     __syncwarp();
     release(&bars.item_empty[item_ring.at]);
     item_ring.next();
-    if (item.from < 0) break;
+    return item;
+  };
+  Item item = next_item();
+  if (item.from < 0) return;
+  mbarrier_wait(&bars.q_full[q_ring.at], q_ring.phase);
+  mbarrier_wait(&bars.k_full[k_ring.at], k_ring.phase);
+  start_scores(s, q_desc, k_desc);
+  wgmma_wait<0>();
+  hold(s);
+  for (;;) {
     softmax.begin<KV_TILE>(item, first_row);
-
     int tile = item.to - 1;
     u64 q_tile = advance(q_desc, q_ring.at * Q_BYTES);
-    mbarrier_wait(&bars.q_full[q_ring.at], q_ring.phase);
-    mbarrier_wait(&bars.k_full[k_ring.at], k_ring.phase);
-    start_scores(s, q_tile, advance(k_desc, k_ring.at * K_BYTES));
-    wgmma_wait<0>();
-    hold(s);
     release(&bars.k_empty[k_ring.at]);
     k_ring.next();
     softmax.run(s, tile, shrink);
@@ -251,11 +254,22 @@ DEVICE void consume(const PrefillArgs& args, Barriers& bars, const u8* q, const 
     q_ring.next();
     mbarrier_wait(&bars.v_full[v_ring.at], v_ring.phase);
     start_sums(o, weights, advance(v_desc, v_ring.at * V_BYTES), more);
-    wgmma_wait<0>();
+    Item next = next_item();
+    if (next.from >= 0) {
+      mbarrier_wait(&bars.q_full[q_ring.at], q_ring.phase);
+      mbarrier_wait(&bars.k_full[k_ring.at], k_ring.phase);
+    }
+    // The next item's first product runs while this one's results are written. (After the last it is one of old tiles.)
+    start_scores(s, advance(q_desc, q_ring.at * Q_BYTES), advance(k_desc, k_ring.at * K_BYTES));
+    wgmma_wait<1>();
     hold(o);
     release(&bars.v_empty[v_ring.at]);
     v_ring.next();
     store_rows(softmax, item, first_row, o);
+    wgmma_wait<0>();
+    hold(s);
+    if (next.from < 0) break;
+    item = next;
   }
 }
 
