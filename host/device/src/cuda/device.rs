@@ -47,6 +47,8 @@ pub struct CudaDevice {
     steps: VecDeque<UnderWay>,
     /// Output rows of the last forward pass, padding included.
     last_outputs: u32,
+    /// The step whose tokens the sampler holds.
+    last_sampled: Option<Ticket>,
     /// Events not in use.
     events: Vec<(Event, Event)>,
     /// The last finished step's end, while the next one may still be measured against it.
@@ -180,6 +182,7 @@ impl CudaDevice {
             scratch,
             steps: VecDeque::new(),
             last_outputs: 0,
+            last_sampled: None,
             events: Vec::new(),
             last: None,
             matmul,
@@ -241,6 +244,7 @@ impl CudaDevice {
             self.forward(Ticket(0), &batch)?;
             self.steps.clear();
         }
+        self.sampler.ready()?;
         self.gpu.synchronize()?;
         self.matmul.settle();
         Ok(())
@@ -396,6 +400,10 @@ impl Device for CudaDevice {
             let what = format!("{} tokens in {} rows", batch.tokens.len(), batch.rows.len());
             return Err(self.broken(ticket, what));
         }
+        if let Some(feed) = batch.feeds.iter().find(|f| Some(f.ticket) != self.last_sampled) {
+            let what = format!("a token of step {} is wanted, which is not the last", feed.ticket.0);
+            return Err(self.broken(ticket, what));
+        }
         let events = match self.events.pop() {
             Some(events) => events,
             None => (self.gpu.event()?, self.gpu.event()?),
@@ -431,7 +439,9 @@ impl Device for CudaDevice {
             .step(StepKind::Mixed, counts, (0, 0))
             .tensor(&self.program.logits);
         self.sampler.sample(ticket, logits, draws)?;
-        step.events.1.record()
+        step.events.1.record()?;
+        self.last_sampled = Some(ticket);
+        Ok(())
     }
 
     fn finish(&mut self, ticket: Ticket) -> Result<Finished> {

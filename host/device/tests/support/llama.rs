@@ -7,7 +7,7 @@ use guesthouse_graph::{
     GraphError, Mask, ModelInfo, NormRounding, PassOptions, Plan, PlanOptions, PositionScheme,
     RmsNorm, Rope, RopeScaling, RopeStyle, Sharding, SourceCatalog, ValueLayout, optimize,
 };
-use guesthouse_weights::{MemorySource, Scheme, TensorInfo, WeightSource};
+use guesthouse_weights::{DType, DummySource, MemorySource, Scheme, TensorInfo, WeightSource};
 
 /// Sizes of a Llama.
 #[derive(Clone, Debug)]
@@ -86,11 +86,50 @@ impl Llama {
         Arc::new(source)
     }
 
-    /// The compiled plan.
+    /// The plan for f32.
     pub fn plan(&self, source: Arc<dyn WeightSource>, passes: &PassOptions) -> Arc<Plan> {
+        self.plan_of(source, passes, 4)
+    }
+
+    /// The plan for a model type of so many bytes.
+    pub fn plan_of(
+        &self,
+        source: Arc<dyn WeightSource>,
+        passes: &PassOptions,
+        model_bytes: usize,
+    ) -> Arc<Plan> {
         let graph = self.graph(source).unwrap();
         let graph = optimize(graph, passes).unwrap();
-        Arc::new(Plan::compile(graph, &PlanOptions::new(4)).unwrap())
+        Arc::new(Plan::compile(graph, &PlanOptions::new(model_bytes)).unwrap())
+    }
+
+    /// Made-up bf16 weights that a GPU fills in itself.
+    pub fn dummy(&self) -> Arc<DummySource> {
+        let kv = (self.kv_heads * self.head_dim) as usize;
+        let q = (self.heads * self.head_dim) as usize;
+        let (h, f, v) = (self.hidden as usize, self.ffn as usize, self.vocab as usize);
+        let mut tensors = Vec::new();
+        let mut add = |name: String, shape: &[usize]| {
+            tensors.push((name, TensorInfo::new(shape, Scheme::Plain(DType::Bf16))));
+        };
+        add("model.embed_tokens.weight".to_owned(), &[v, h]);
+        add("model.norm.weight".to_owned(), &[h]);
+        if !self.tied {
+            add("lm_head.weight".to_owned(), &[v, h]);
+        }
+        for i in 0..self.layers {
+            let at = |name: &str| format!("model.layers.{i}.{name}.weight");
+            add(at("input_layernorm"), &[h]);
+            add(at("post_attention_layernorm"), &[h]);
+            add(at("self_attn.q_proj"), &[q, h]);
+            add(at("self_attn.k_proj"), &[kv, h]);
+            add(at("self_attn.v_proj"), &[kv, h]);
+            add(at("self_attn.o_proj"), &[h, q]);
+            add(at("mlp.gate_proj"), &[f, h]);
+            add(at("mlp.up_proj"), &[f, h]);
+            add(at("mlp.down_proj"), &[h, f]);
+        }
+        Arc::new(DummySource::new(tensors).unwrap())
     }
 
     fn graph(&self, source: Arc<dyn WeightSource>) -> Result<guesthouse_graph::Graph, GraphError> {
@@ -178,7 +217,7 @@ impl Llama {
         b.finish(ModelInfo {
             architecture: "LlamaForCausalLM".to_owned(),
             vocab_size: self.vocab,
-            max_position: 4096,
+            max_position: 131_072,
         })
     }
 
