@@ -1,9 +1,9 @@
 """The command line and the library, as a shell sees them."""
-import json, os, subprocess
+import json, os, pathlib, shutil, subprocess
 
 import pytest
 
-from conftest import BINARY, MODEL
+from conftest import BINARY, MODEL, Server
 
 OFFLINE = os.path.join(os.path.dirname(BINARY), "examples", "offline")
 
@@ -52,6 +52,60 @@ def test_bench_reports_json(tmp_path):
     done = run("bench", "throughput", MODEL, "--num-prompts", "4", "--input-len", "8", "--output-len", "8", "--output-json", str(report))
     assert done.returncode == 0, done.stderr
     assert json.loads(report.read_text())["num_prompts"] == 4
+
+
+@pytest.fixture
+def only_config(tmp_path):
+    """A folder with nothing but the golden Llama's configuration."""
+    source = pathlib.Path(__file__).parents[1] / "golden" / "llama" / "config.json"
+    (tmp_path / "model").mkdir()
+    shutil.copy(source, tmp_path / "model" / "config.json")
+    return str(tmp_path / "model")
+
+
+def test_a_config_alone_is_timed_with_dummy_weights(only_config):
+    done = run("graph", only_config, "--load-format", "dummy")
+    assert done.returncode == 0 and "model.embed_tokens.weight" in done.stdout, done.stderr
+    done = run("graph", only_config)
+    assert done.returncode == 1 and "no weights" in done.stderr, done.stderr
+    work = ["--work-list", "3x20/5", "2x8/4@0.8,0.9"]
+    few = ["--num-iters-warmup", "0", "--num-iters", "2", "--bandwidth", "10"]
+    done = run("bench", "latency", only_config, "--load-format", "dummy", "--json", *few, *work)
+    assert done.returncode == 0, done.stderr
+    greedy, sampled = json.loads(done.stdout)
+    assert (greedy["batch_size"], greedy["input_len"], greedy["output_len"]) == (3, 20, 5)
+    assert (sampled["temperature"], sampled["top_p"]) == (0.8, 0.9)
+    for result in greedy, sampled:
+        for name in "batch_ms", "prefill_ms", "decode_step_ms", "ttft_ms", "tpot_ms", "itl_ms", "e2el_ms":
+            assert 0 < result[name]["p50"] <= result[name]["p99"], name
+        assert result["step_weight_gb"] > 0 and result["share_of_roofline"] > 0
+
+
+def test_dummy_weights_are_served_and_timed_over_http(only_config):
+    server = Server("--load-format", "dummy", model=only_config)
+    try:
+        answer = server.http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 3, "ignore_eos": True}).json()
+        assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8} | {
+            k: v for k, v in answer["usage"].items() if k.endswith("details")
+        }
+        done = run("bench", "serve", "--base-url", server.base, "--num-prompts", "6", "--input-len", "12", "--output-len", "7",
+                   "--vocab", "100", "--max-concurrency", "3", "--temperature", "1", "--top-p", "0.9", "--json")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert (result["completed"], result["failed"]) == (6, 0)
+        assert result["output_throughput"] > 0 and result["tpot_ms"]["p50"] > 0
+        assert server.metric("guesthouse:step_exposed_seconds_count") > 0
+    finally:
+        assert server.stop() == 0
+
+
+def test_devices_that_are_not_there_are_named(only_config):
+    done = run("bench", "latency", only_config, "--load-format", "dummy", "--device", "cuda:63")
+    assert done.returncode == 1 and "cuda" in done.stderr and "panicked" not in done.stderr, done.stderr
+    done = run("bench", "latency", only_config, "--load-format", "dummy", "--device", "gpu")
+    assert done.returncode == 2 and "cuda:N" in done.stderr, done.stderr
+    done = run("serve", only_config, "--gpu-memory-utilization", "1.5")
+    assert done.returncode == 2 and "at most 1" in done.stderr, done.stderr
 
 
 def test_the_library_example_runs():

@@ -308,49 +308,49 @@ const FAST: [Where; 2] = [
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_batch_invariant_batches() {
-    EXACT.map(batch_of_64);
+    EXACT.into_iter().for_each(batch_of_64);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_batch_invariant_chunks() {
-    EXACT.map(chunks);
+    EXACT.into_iter().for_each(chunks);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_batch_invariant_prefixes() {
-    EXACT.map(cached_prefixes);
+    EXACT.into_iter().for_each(cached_prefixes);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_batch_invariant_preemption() {
-    EXACT.map(preempted);
+    EXACT.into_iter().for_each(preempted);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_fast_batches() {
-    FAST.map(batch_of_64);
+    FAST.into_iter().for_each(batch_of_64);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_fast_chunks() {
-    FAST.map(chunks);
+    FAST.into_iter().for_each(chunks);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_fast_prefixes() {
-    FAST.map(cached_prefixes);
+    FAST.into_iter().for_each(cached_prefixes);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_fast_preemption() {
-    FAST.map(preempted);
+    FAST.into_iter().for_each(preempted);
 }
 
 /// A captured step is the eager one: bit for bit where results do not depend on the batch, to which graphs add empty rows.
