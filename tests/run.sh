@@ -33,8 +33,9 @@ fi
 step "CUDA kernels"
 if [ -n "${GUESTHOUSE_NVRTC:-}" ]; then
   # A Python environment with NVIDIA's compiler, which is found through VIRTUAL_ENV.
-  VIRTUAL_ENV="$GUESTHOUSE_NVRTC" cargo test --quiet -p guesthouse-device --lib -- \
-    --exact cuda::compiler::tests::every_kernel_compiles_for_every_gpu --ignored --nocapture
+  # The whole workspace is named so that nothing is built again with other features.
+  VIRTUAL_ENV="$GUESTHOUSE_NVRTC" cargo test --quiet --workspace --lib -- \
+    --exact cuda::compiler::tests::every_kernel_compiles_for_every_gpu --ignored
 else
   echo "not compiled: GUESTHOUSE_NVRTC must name a Python environment with nvidia-cuda-nvrtc==13.0.*"
 fi

@@ -106,7 +106,7 @@ pub(super) struct ModelOptions {
     #[arg(long)]
     enforce_eager: bool,
     /// Give bitwise equal results whatever else is in the batch, somewhat slower; on the CPU that is always so.
-    #[arg(long, env = "GUESTHOUSE_BATCH_INVARIANT")]
+    #[arg(long)]
     batch_invariant: bool,
     /// Memory for keys and values, bytes (default on the CPU: a quarter of what is free, at most 4 GiB, at least one whole
     /// sequence; on a GPU: what --gpu-memory-utilization leaves).
