@@ -121,14 +121,12 @@ impl Shape {
         }
     }
 
-    /// 16 query rows a warp, one tile of keys and one of values.
+    /// 16 or 32 query rows a warp, one tile of keys and one of values.
     fn ampere(spec: &AttentionSpec) -> Self {
-        let teams = if spec.heads / spec.kv_heads <= 64 {
-            4
-        } else {
-            8
-        };
-        let rows = 16 * teams;
+        let tall = 1;
+        let group = spec.heads / spec.kv_heads;
+        let teams = if group <= 64 * tall { 4 } else { 8 };
+        let rows = 16 * tall * teams;
         let kv_tile = if spec.k_dim + spec.v_dim <= 448 {
             64
         } else {
@@ -191,6 +189,9 @@ impl Shape {
             .define("BLOCK_SIZE", spec.block_size)
             .define("KV_TILE", self.kv_tile)
             .define(teams, self.teams);
+        if self.isa == Isa::Ampere {
+            source = source.define("TALL", self.rows / (16 * self.teams));
+        }
         let features = [
             ("WINDOW", spec.window.is_some()),
             ("SOFTCAP", spec.softcap.is_some()),
