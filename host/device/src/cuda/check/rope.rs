@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{Rope, RopeScaling, RopeStyle, ValueType};
+use guesthouse_graph::{NormRounding, Rope, RopeScaling, RopeStyle, ValueType};
 
 use super::KernelReport;
-use super::memory::{DTYPES, LARGE, Memory, Words, decode, error, rounding, timed};
+use super::memory::{DTYPES, LARGE, Memory, Random, Words, decode, error, round, rounding, timed};
 use crate::cpu::rope::frequencies;
 use crate::cuda::driver::Gpu;
 use crate::cuda::ops::input::Ints;
-use crate::cuda::ops::rope::{Places, RopeTable, Rotate, Rotation, Writing};
+use crate::cuda::ops::rope::{HeadNorm, Places, RopeTable, Rotate, RotateSpec, Rotation, Writing};
 use crate::cuda::ops::{CacheArgs, Place};
 use crate::cuda::options::CudaDtype;
+use crate::cuda::weights::{VectorType, stored};
 use crate::error::Result;
 
 const BLOCK: u32 = 16;
@@ -37,14 +38,22 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
     for dtype in DTYPES {
         for style in [RopeStyle::Neox, RopeStyle::Interleaved] {
             let plain = |rotary, start| rope(rotary, start, style, RopeScaling::None);
-            report(one(gpu, dtype, &plain(128, 0), (4, 2, 128, 128))?);
-            report(one(gpu, dtype, &plain(32, 8), (4, 4, 96, 64))?);
-            report(one(gpu, dtype, &plain(6, 1), (3, 1, 9, 5))?);
+            report(one(
+                gpu,
+                dtype,
+                &Case::new(plain(128, 0), (4, 2, 128, 128)),
+            )?);
+            report(one(gpu, dtype, &Case::new(plain(32, 8), (4, 4, 96, 64)))?);
+            report(one(gpu, dtype, &Case::new(plain(6, 1), (3, 1, 9, 5)))?);
+            for rounding in [NormRounding::CastThenWeight, NormRounding::WeightThenCast] {
+                let case = Case::new(plain(128, 0), (4, 2, 128, 128));
+                report(one(gpu, dtype, &case.norm(rounding))?);
+            }
         }
     }
     for scaling in scalings() {
         let rope = rope(64, 0, RopeStyle::Neox, scaling);
-        report(one(gpu, CudaDtype::F32, &rope, (2, 1, 64, 64))?);
+        report(one(gpu, CudaDtype::F32, &Case::new(rope, (2, 1, 64, 64)))?);
     }
     report(large(gpu)?);
     Ok(())
@@ -104,12 +113,85 @@ fn words() -> Words {
     }
 }
 
-fn one(
+/// A rotation of some heads.
+struct Case {
+    rope: Rope,
+    heads: Heads,
+    /// Heads are normalised first.
+    norm: Option<NormRounding>,
+}
+
+impl Case {
+    fn new(rope: Rope, heads: Heads) -> Self {
+        Self {
+            rope,
+            heads,
+            norm: None,
+        }
+    }
+
+    fn norm(mut self, rounding: NormRounding) -> Self {
+        self.norm = Some(rounding);
+        self
+    }
+}
+
+/// A norm with random weights, and those of queries and keys.
+fn head_norm(
     gpu: &Arc<Gpu>,
     dtype: CudaDtype,
-    rope: &Rope,
-    (heads, kv_heads, k_dim, v_dim): Heads,
-) -> Result<KernelReport> {
+    d: usize,
+    rounding: NormRounding,
+) -> Result<(HeadNorm, [Vec<f64>; 2])> {
+    let mut random = Random::new(11);
+    let weights = [(); 2].map(|()| {
+        let values = (0..d).map(|_| round(dtype, 0.5 * random.next()));
+        values.collect::<Vec<f64>>()
+    });
+    let upload = |values: &[f64]| {
+        let floats: Vec<f32> = values.iter().map(|&x| x as f32).collect();
+        gpu.upload(&stored(&floats, dtype), "checking")
+            .map(Arc::new)
+    };
+    let norm = HeadNorm {
+        q_weight: upload(&weights[0])?,
+        k_weight: upload(&weights[1])?,
+        weight_type: VectorType::Model,
+        eps: 1e-6,
+        offset: 1.0,
+        rounding,
+    };
+    Ok((norm, weights))
+}
+
+/// Heads as they are rotated: normalised and rounded, or as they came.
+fn normalised(
+    dtype: CudaDtype,
+    x: &[f64],
+    d: usize,
+    weight: Option<&Vec<f64>>,
+    case: &Case,
+) -> Vec<f64> {
+    let (Some(weight), Some(rounding)) = (weight, case.norm) else {
+        return x.to_vec();
+    };
+    let head = |x: &[f64]| {
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / d as f64;
+        let factor = (mean + f64::from(1e-6f32)).sqrt().recip();
+        let each = x.iter().zip(weight).map(|(x, w)| {
+            let y = match rounding {
+                NormRounding::CastThenWeight => round(dtype, x * factor),
+                NormRounding::WeightThenCast => x * factor,
+            };
+            round(dtype, y * (w + 1.0))
+        });
+        each.collect::<Vec<f64>>()
+    };
+    x.chunks(d).flat_map(head).collect()
+}
+
+fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, case: &Case) -> Result<KernelReport> {
+    let (rope, (heads, kv_heads, k_dim, v_dim)) = (&case.rope, case.heads);
     let rows = TOKENS.len();
     let mut memory = Memory::new(gpu, dtype, rows, 0);
     // Queries, keys and values are columns of one value, as behind a merged linear.
@@ -159,8 +241,20 @@ fn one(
         start: rope.start as usize,
         style: rope.style,
     };
-    let q = (merged.columns(0, wq), y, k_dim);
-    let instr = Rotate::new(gpu, dtype, Some(rotation), Some(q), Some(writing))?;
+    let (norm, weights) = match case.norm {
+        Some(rounding) => {
+            let (norm, weights) = head_norm(gpu, dtype, k_dim, rounding)?;
+            (Some(norm), Some(weights))
+        }
+        None => (None, None),
+    };
+    let spec = RotateSpec {
+        rotation: Some(rotation),
+        q: Some((merged.columns(0, wq), y, k_dim)),
+        write: Some(writing),
+        norm,
+    };
+    let instr = Rotate::new(gpu, dtype, spec)?;
     ready.launch(&table)?;
     ready.launch(&places)?;
     ready.launch(&instr)?;
@@ -170,7 +264,10 @@ fn one(
         let (q, rest) = row.split_at(wq);
         let (k, v) = rest.split_at(wk);
         let angles = angles(rope, &words, t);
-        let expected = rotate(rope, q, k_dim, &angles);
+        let weight = |i: usize| weights.as_ref().map(|w| &w[i]);
+        let q = normalised(dtype, q, k_dim, weight(0), case);
+        let k = normalised(dtype, k, k_dim, weight(1), case);
+        let expected = rotate(rope, &q, k_dim, &angles);
         worst = worst.max(error(&found[t * wq..(t + 1) * wq], &expected));
         let Ok(row) = usize::try_from(words.row_of[t]) else {
             continue;
@@ -178,7 +275,7 @@ fn one(
         let position = words.positions[t] as usize;
         let slot = words.slot[row] as usize;
         let number = tables[slot * stride + position / BLOCK as usize] as usize;
-        let rotated = rotate(rope, k, k_dim, &angles);
+        let rotated = rotate(rope, &k, k_dim, &angles);
         for (buffer, dim, expected) in [(&keys, k_dim, &rotated[..]), (&vals, v_dim, v)] {
             let mut bytes = vec![0; block(dim)];
             buffer.read(number * block(dim), &mut bytes)?;
@@ -194,21 +291,31 @@ fn one(
             }
         }
     }
-    let case = format!(
-        "{} {heads}/{kv_heads}×{k_dim}/{v_dim}, {} from {} {:?}, {}",
+    let text = format!(
+        "{} {heads}/{kv_heads}×{k_dim}/{v_dim}, {} from {} {:?}, {}{}",
         dtype.name(),
         rope.rotary,
         rope.start,
         rope.style,
-        scaling_name(&rope.scaling)
+        scaling_name(&rope.scaling),
+        if case.norm.is_some() {
+            ", heads normalised"
+        } else {
+            ""
+        }
     );
     // Frequencies that depend on the length may differ by one unit in the last place, times the position.
     let computed = matches!(
         rope.scaling,
         RopeScaling::Dynamic { .. } | RopeScaling::DynamicQwen { .. }
     );
-    let tolerance = if computed { 3e-2 } else { rounding(dtype) };
-    Ok(KernelReport::new("rope", case, worst, tolerance))
+    // A value that is rounded the other way before it rotates moves two results.
+    let tolerance = match (computed, case.norm) {
+        (true, _) => 3e-2,
+        (false, None) => rounding(dtype),
+        (false, Some(_)) => 4.0 * rounding(dtype),
+    };
+    Ok(KernelReport::new("rope", text, worst, tolerance))
 }
 
 fn scaling_name(scaling: &RopeScaling) -> String {
@@ -313,8 +420,13 @@ fn large(gpu: &Arc<Gpu>) -> Result<KernelReport> {
         start: 0,
         style: RopeStyle::Neox,
     };
-    let q = (merged.columns(0, wq), y, d);
-    let instr = Rotate::new(gpu, dtype, Some(rotation), Some(q), Some(writing))?;
+    let spec = RotateSpec {
+        rotation: Some(rotation),
+        q: Some((merged.columns(0, wq), y, d)),
+        write: Some(writing),
+        norm: None,
+    };
+    let instr = Rotate::new(gpu, dtype, spec)?;
     let seconds = ready.time(&instr)?;
     let case = format!("{} {rows} tokens of {heads}/{kv_heads}×{d}", dtype.name());
     let moved = 2 * 2 * rows * (heads + 2 * kv_heads) * d + 4 * rows * d;

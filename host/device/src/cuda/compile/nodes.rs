@@ -16,6 +16,7 @@ use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
 use crate::cuda::weights::{Matrix, VectorType};
 use crate::error::{DeviceError, Result};
 
+mod head_norm;
 mod rope;
 
 pub(crate) use rope::Ropes;
@@ -96,6 +97,7 @@ impl Compiler<'_, '_> {
                 expect(1, 1)?;
                 self.linear(index, node, segments, (ins[0], outs[0]))?;
             }
+            Op::RmsNorm(_) if self.is_done_by_rotation(index)? => {}
             Op::RmsNorm(n) | Op::AddRmsNorm(n) => {
                 let params = NormParams {
                     kind: NormKind::Rms {

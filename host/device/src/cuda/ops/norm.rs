@@ -82,13 +82,16 @@ impl NormShape {
     /// Most accesses of one thread; more would not fit registers.
     const MOST: usize = 64;
 
+    /// Threads of a block that has several groups.
+    const BLOCK: usize = 256;
+
     /// None when a vector is too long.
     pub(crate) fn new(d: usize, access: usize) -> Option<Self> {
         let accesses = d / access;
         if accesses <= 32 {
             return Some(Self {
                 group: accesses.max(1).next_power_of_two(),
-                threads: 128,
+                threads: Self::BLOCK,
                 access,
             });
         }
@@ -97,7 +100,7 @@ impl NormShape {
         let group = accesses.div_ceil(each).next_multiple_of(32);
         (each * access <= Self::MOST).then_some(Self {
             group,
-            threads: if group == 32 { 128 } else { group },
+            threads: if group == 32 { Self::BLOCK } else { group },
             access,
         })
     }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{Rope, RopeStyle};
+use guesthouse_graph::{NormRounding, Rope, RopeStyle};
 
 use super::input::Ints;
 use super::{Instr, Place, Step, Tensor, access};
@@ -16,7 +16,7 @@ use crate::cuda::compiler::Source;
 use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::launch::{Grid, Kernel, Params};
 use crate::cuda::options::CudaDtype;
-use crate::cuda::weights::model_flag;
+use crate::cuda::weights::{VectorType, model_flag};
 use crate::error::{DeviceError, Result};
 
 /// `RopeTableParams` of the kernel.
@@ -270,6 +270,10 @@ struct RopeParams {
     tokens: i32,
     heads: i32,
     kv_heads: i32,
+    eps: f32,
+    q_weight: u64,
+    k_weight: u64,
+    offset: f32,
     padding: i32,
 }
 
@@ -303,55 +307,104 @@ pub(crate) struct Writing {
     pub v: Place,
 }
 
+/// Root-mean-square norm of each head before it rotates, with one weight for all heads of q and one for those of k.
+#[derive(Clone)]
+pub(crate) struct HeadNorm {
+    /// `[d]`
+    pub q_weight: Arc<Buffer>,
+    /// `[d]`
+    pub k_weight: Arc<Buffer>,
+    pub weight_type: VectorType,
+    pub eps: f32,
+    pub offset: f32,
+    pub rounding: NormRounding,
+}
+
+/// What is rotated, and what is written.
+#[derive(Clone, Default)]
+pub(crate) struct RotateSpec {
+    /// Without it, keys are written as they are.
+    pub rotation: Option<Rotation>,
+    /// Value, result and length of a head.
+    pub q: Option<(Place, Place, usize)>,
+    pub write: Option<Writing>,
+    /// Only where [`can_normalise`] allows it.
+    pub norm: Option<HeadNorm>,
+}
+
+/// Elements of an access, and work items of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RotateShape {
+    vec: usize,
+    head: usize,
+}
+
+impl RotateShape {
+    fn new(
+        places: &[&Place],
+        (d, v_dim): (usize, usize),
+        (rotary, start): (usize, usize),
+        style: RopeStyle,
+    ) -> Self {
+        let interleaved = style == RopeStyle::Interleaved;
+        let half = if interleaved { rotary } else { rotary / 2 };
+        let widest = access::elements(places, &[d, v_dim, rotary, start, half]);
+        // One access has one width here: the smallest that all types allow.
+        let vec = places
+            .iter()
+            .map(|p| widest.min(16 / p.element))
+            .min()
+            .unwrap_or(1);
+        let pairs = if interleaved { (vec / 2).max(1) } else { vec };
+        Self {
+            vec,
+            head: rotary / 2 / pairs + (d - rotary) / vec,
+        }
+    }
+}
+
+/// Whether heads can be normalised on the way: they rotate whole, and the threads of one are part of a warp.
+pub(crate) fn can_normalise(rope: &Rope, d: usize, v_dim: usize, places: &[&Place]) -> bool {
+    let whole = rope.rotary as usize == d && rope.start == 0;
+    let shape = RotateShape::new(places, (d, v_dim), (d, 0), rope.style);
+    whole && shape.head.is_power_of_two() && shape.head <= 32
+}
+
 /// Rotates a value, and keys on their way to the cache.
 pub(crate) struct Rotate {
     kernel: Kernel,
-    rotation: Option<Rotation>,
-    /// Value, result and length of a head.
-    q: Option<(Place, Place, usize)>,
-    write: Option<Writing>,
+    spec: RotateSpec,
     /// Work items of a token.
     items: usize,
 }
 
 impl Rotate {
-    /// A rotation of q into its result, of keys that are written, or both; without `rotation`, keys are written as they are.
+    /// The kernel for a rotation of q into its result, of keys that are written, or both.
     ///
     /// # Errors
-    /// When the kernel is missing.
-    pub(crate) fn new(
-        gpu: &Arc<Gpu>,
-        dtype: CudaDtype,
-        rotation: Option<Rotation>,
-        q: Option<(Place, Place, usize)>,
-        write: Option<Writing>,
-    ) -> Result<Self> {
+    /// When nothing is rotated or written, or the kernel is missing.
+    pub(crate) fn new(gpu: &Arc<Gpu>, dtype: CudaDtype, spec: RotateSpec) -> Result<Self> {
+        let RotateSpec {
+            rotation,
+            q,
+            write,
+            norm,
+        } = &spec;
         let d = q.as_ref().map(|q| q.2).or(write.as_ref().map(|w| w.k_dim));
         let d = d.ok_or_else(|| DeviceError::plan("a rotation of nothing"))?;
         if write.as_ref().is_some_and(|w| w.k_dim != d) {
             return Err(DeviceError::plan("query and key heads differ in length"));
         }
         let v_dim = write.as_ref().map_or(0, |w| w.v_dim);
-        let (rotary, start) = rotation.as_ref().map_or((0, 0), |r| (r.rotary, r.start));
-        let interleaved = rotation
+        let (rotary, start, style) = rotation
             .as_ref()
-            .is_some_and(|r| r.style == RopeStyle::Interleaved);
-        let half = if interleaved { rotary } else { rotary / 2 };
+            .map_or((0, 0, RopeStyle::Neox), |r| (r.rotary, r.start, r.style));
         let mut places = Vec::new();
         places.extend(q.iter().flat_map(|(x, y, _)| [x, y]));
         places.extend(write.iter().flat_map(|w| [&w.k, &w.v]));
-        let mut vec = access::elements(&places, &[d, v_dim, rotary, start, half]);
-        // One access has one width here: the smallest that all types allow.
-        vec = places
-            .iter()
-            .map(|p| vec.min(16 / p.element))
-            .min()
-            .unwrap_or(1);
-        let value = q
-            .as_ref()
-            .map_or_else(|| write.as_ref().map(|w| &w.k), |(x, _, _)| Some(x));
-        let mut source = match value {
-            Some(place) => access::source("rope/rope.cu", "rope", dtype, place),
+        let shape = RotateShape::new(&places, (d, v_dim), (rotary, start), style);
+        let mut source = match places.first() {
+            Some(value) => access::source("rope/rope.cu", "rope", dtype, value),
             None => Source::new("rope/rope.cu", "rope").flag(model_flag(dtype)),
         };
         source = source
@@ -360,20 +413,24 @@ impl Rotate {
             .define("ROTARY", rotary)
             .define("ROPE_START", start)
             .define("BLOCK_SIZE", write.as_ref().map_or(16, |w| w.block_size))
-            .define("VEC", vec);
-        if interleaved {
-            source = source.flag("INTERLEAVED");
+            .define("VEC", shape.vec);
+        let first = norm.as_ref().map(|n| n.rounding) == Some(NormRounding::CastThenWeight);
+        let wide = norm.as_ref().map(|n| n.weight_type) == Some(VectorType::F32);
+        let flags = [
+            ("INTERLEAVED", style == RopeStyle::Interleaved),
+            ("HEAD_NORM", norm.is_some()),
+            ("ROUND_FIRST", first),
+            ("WEIGHT_F32", wide && dtype != CudaDtype::F32),
+        ];
+        for (flag, _) in flags.into_iter().filter(|(_, set)| *set) {
+            source = source.flag(flag);
         }
-        let pairs = if interleaved { (vec / 2).max(1) } else { vec };
-        let head = rotary / 2 / pairs + (d - rotary) / vec;
         let heads = q.as_ref().map_or(0, |(x, _, d)| x.width / d);
         let kv_heads = write.as_ref().map_or(0, |w| w.kv_heads);
         Ok(Self {
             kernel: gpu.kernel(&source)?,
-            items: (heads + kv_heads) * head + kv_heads * v_dim / vec,
-            rotation,
-            q,
-            write,
+            items: (heads + kv_heads) * shape.head + kv_heads * v_dim / shape.vec,
+            spec,
         })
     }
 }
@@ -381,26 +438,37 @@ impl Rotate {
 impl Instr for Rotate {
     fn launch(&self, step: &Step<'_>) -> Result<()> {
         let none = Tensor { data: 0, stride: 0 };
+        let spec = &self.spec;
         let mut params = RopeParams {
             q: none,
             q_out: none,
             k: none,
             v: none,
-            table: self.rotation.as_ref().map_or(0, |r| r.table.address()),
+            table: spec.rotation.as_ref().map_or(0, |r| r.table.address()),
             places: 0,
             keys: 0,
             values: 0,
             tokens: step.batch.token_count,
             heads: 0,
             kv_heads: 0,
+            eps: 0.0,
+            q_weight: 0,
+            k_weight: 0,
+            offset: 0.0,
             padding: 0,
         };
-        if let Some((x, y, d)) = &self.q {
+        if let Some(norm) = &spec.norm {
+            params.eps = norm.eps;
+            params.q_weight = norm.q_weight.address();
+            params.k_weight = norm.k_weight.address();
+            params.offset = norm.offset;
+        }
+        if let Some((x, y, d)) = &spec.q {
             params.q = step.tensor(x);
             params.q_out = step.tensor(y);
             params.heads = (x.width / d) as i32;
         }
-        if let Some(write) = &self.write {
+        if let Some(write) = &spec.write {
             let Some(cache) = step.caches.get(write.cache) else {
                 return Err(DeviceError::plan("a step without caches writes keys"));
             };
@@ -417,7 +485,7 @@ impl Instr for Rotate {
     }
 
     fn name(&self) -> &'static str {
-        match (&self.q, &self.write) {
+        match (&self.spec.q, &self.spec.write) {
             (Some(_), Some(_)) => "rope, write kv",
             (Some(_), None) => "rope",
             (None, _) => "write kv",

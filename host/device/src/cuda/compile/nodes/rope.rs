@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use guesthouse_graph::{CacheId, Node, Op, Rope, RopeScaling, RopeStyle, Rows, ValueId};
 
+use super::head_norm::HeadNormed;
 use super::{Aliases, Compiler};
 use crate::cuda::driver::Buffer;
 use crate::cuda::ops::Place;
-use crate::cuda::ops::rope::{Places, RopeTable, Rotate, Rotation, Writing};
+use crate::cuda::ops::rope::{Places, RopeTable, Rotate, RotateSpec, Rotation, Writing};
 use crate::error::{DeviceError, Result};
 
 /// What the step's tokens share: values read in place, rope tables and places in caches that have an instruction already.
@@ -18,6 +19,8 @@ pub(crate) struct Ropes {
     tables: Vec<(Rope, ValueId, Arc<Buffer>)>,
     /// By cache group that is written.
     places: Vec<(usize, Arc<Buffer>)>,
+    /// Norms of heads that rotations do, once looked for.
+    pub(super) head_norms: Option<Vec<HeadNormed>>,
 }
 
 impl Compiler<'_, '_> {
@@ -93,13 +96,24 @@ impl Compiler<'_, '_> {
         if end > d {
             self.fit(node, "rotated elements", d, end)?;
         }
+        // Heads whose norm was left to this instruction come as they were before it.
+        let (x, write, norm) = match self.head_norm(index)? {
+            Some((q, k, norm)) => (q, write.map(|(cache, _, v)| (cache, k, v)), Some(norm)),
+            None => (x, write, None),
+        };
         let rotation = self.rotation(index, rope, positions)?;
         let writing = match write {
             Some((cache, k, v)) => Some(self.writing(index, node, cache, (k, v))?),
             None => None,
         };
         let (gpu, dtype) = (&self.loader.gpu, self.loader.dtype);
-        let instr = Rotate::new(gpu, dtype, Some(rotation), Some((x, y, d)), writing)?;
+        let spec = RotateSpec {
+            rotation: Some(rotation),
+            q: Some((x, y, d)),
+            write: writing,
+            norm,
+        };
+        let instr = Rotate::new(gpu, dtype, spec)?;
         self.push(index, y.arena, instr);
         Ok(())
     }
@@ -114,7 +128,11 @@ impl Compiler<'_, '_> {
     ) -> Result<()> {
         let writing = self.writing(index, node, cache, kv)?;
         let (gpu, dtype) = (&self.loader.gpu, self.loader.dtype);
-        let instr = Rotate::new(gpu, dtype, None, None, Some(writing))?;
+        let spec = RotateSpec {
+            write: Some(writing),
+            ..RotateSpec::default()
+        };
+        let instr = Rotate::new(gpu, dtype, spec)?;
         self.push(index, Rows::Tokens, instr);
         Ok(())
     }
