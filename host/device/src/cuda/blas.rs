@@ -10,6 +10,7 @@ use cudarc::cublaslt::{result, sys};
 
 use super::driver::{Buffer, Gpu};
 use super::libs;
+use super::ops::own::Gating;
 use super::options::{CudaDtype, Numerics};
 use crate::error::{DeviceError, Result};
 
@@ -35,6 +36,8 @@ pub(crate) struct Product {
     pub output: CudaDtype,
     /// Whether a bias of y's type is added.
     pub bias: bool,
+    /// Whether y [m, n / 2] is the activation of gate rows times up rows. Only our own kernels do that.
+    pub gating: Option<Gating>,
 }
 
 /// Device addresses.

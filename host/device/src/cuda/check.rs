@@ -4,6 +4,7 @@ mod attention;
 mod attention_decode;
 mod attention_generic;
 mod attention_prefill;
+mod gemm;
 mod memory;
 mod norm;
 mod pointwise;
@@ -111,4 +112,5 @@ const CHECKS: &[(&str, Check)] = &[
     ("attention/decode", attention_decode::check),
     ("attention/generic", attention_generic::check),
     ("attention/prefill", attention_prefill::check),
+    ("gemm", gemm::check),
 ];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::blas::{Algorithm, Lt, Operands, Product};
 use super::driver::{Buffer, Event, Gpu};
-use super::ops::own::Own;
+use super::ops::own::{Gating, Own};
 use super::options::{CudaDtype, Numerics};
 use crate::error::{DeviceError, Result};
 
@@ -35,6 +35,7 @@ struct Key {
     input: CudaDtype,
     output: CudaDtype,
     bias: bool,
+    gating: Option<Gating>,
     numerics: Numerics,
 }
 
@@ -50,19 +51,21 @@ impl Key {
             input: p.input,
             output: p.output,
             bias: p.bias,
+            gating: p.gating,
             numerics,
         }
     }
 
     fn text(&self) -> String {
         format!(
-            "{}x{}x{} {} {} {} {:?}",
+            "{}x{}x{} {} {} {} {} {:?}",
             self.m,
             self.n,
             self.k,
             self.input.name(),
             self.output.name(),
             self.bias,
+            self.gating.map_or(0, Gating::number),
             self.numerics
         )
     }
@@ -169,7 +172,7 @@ impl Matmul {
         if self.numerics == Numerics::BatchInvariant {
             // One way for any number of rows.
             let own: Vec<Choice> = own.take(1).collect();
-            if !own.is_empty() {
+            if !own.is_empty() || p.gating.is_some() {
                 return Ok(own);
             }
             let wide = Product { m: 512, ..*p };
@@ -179,6 +182,9 @@ impl Matmul {
                 .into_iter()
                 .next();
             return Ok(first.map(Choice::Library).into_iter().collect());
+        }
+        if p.gating.is_some() {
+            return Ok(own.collect());
         }
         let library = self
             .lt

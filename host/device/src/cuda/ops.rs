@@ -13,6 +13,7 @@ pub(crate) mod attention_decode;
 pub(crate) mod attention_generic;
 pub(crate) mod attention_prefill;
 pub(crate) mod kv;
+pub(crate) mod gemv;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod own;
@@ -20,6 +21,7 @@ pub(crate) mod pointwise;
 pub(crate) mod quant;
 pub(crate) mod rope;
 pub(crate) mod shape;
+pub(crate) mod skinny;
 
 /// Where a value lives, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

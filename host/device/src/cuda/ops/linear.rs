@@ -112,6 +112,7 @@ impl Instr for Linear {
                         input: self.dtype,
                         output: self.output,
                         bias: bias.is_some(),
+                        gating: None,
                     };
                     let operands = Operands {
                         x: x.data,

@@ -269,6 +269,7 @@ impl QuantLinear {
                         input: self.dtype,
                         output: self.output,
                         bias: piece.bias != 0,
+                        gating: None,
                     };
                     let operands = Operands {
                         x: x.data,
