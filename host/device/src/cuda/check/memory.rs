@@ -5,8 +5,8 @@ use std::sync::Arc;
 use guesthouse_graph::{Rows, ValueType};
 use half::{bf16, f16};
 
-use super::KernelReport;
 use super::timing::Timer;
+use super::{KernelReport, Verdict};
 use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::ops::{BatchArgs, CacheArgs, Instr, Place, Step, StepKind};
 use crate::cuda::options::CudaDtype;
@@ -315,6 +315,34 @@ pub(super) fn error(found: &[f64], expected: &[f64]) -> f64 {
         worst.max(difference)
     });
     worst / largest
+}
+
+/// A case whose kernels are being compiled; calling it runs them.
+pub(super) type Pending = Box<dyn FnOnce() -> Result<KernelReport>>;
+
+/// Runs cases and reports them as one line, the worst of them, and each that failed.
+pub(super) fn run_together(
+    what: &str,
+    cases: Vec<Pending>,
+    report: &mut dyn FnMut(KernelReport),
+) -> Result<()> {
+    let share = |r: &KernelReport| r.error / r.tolerance.max(f64::MIN_POSITIVE);
+    let count = cases.len();
+    let mut worst: Option<KernelReport> = None;
+    for case in cases {
+        let found = case()?;
+        if found.verdict == Verdict::Fail {
+            report(found.clone());
+        }
+        if worst.as_ref().is_none_or(|w| share(&found) > share(w)) {
+            worst = Some(found);
+        }
+    }
+    if let Some(worst) = worst {
+        let case = format!("{what}, {count} cases; worst: {}", worst.case);
+        report(KernelReport { case, ..worst });
+    }
+    Ok(())
 }
 
 /// A report with a time.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use guesthouse_graph::{NormRounding, ValueType};
 
 use super::KernelReport;
-use super::memory::{DTYPES, LARGE, Memory, Random, Words, error, round, rounding, timed};
+use super::memory::{
+    DTYPES, LARGE, Memory, Pending, Random, Words, error, round, rounding, run_together, timed,
+};
 use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::ops::norm::{Norm, NormKind, NormSpec, NormWeights};
 use crate::cuda::options::CudaDtype;
@@ -84,12 +86,16 @@ const KINDS: [(&str, NormKind); 4] = [
 
 /// Every kind and type over the cases, and a large one with its bandwidth.
 pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
+    let mut groups = Vec::new();
     for dtype in DTYPES {
         for (name, kind) in KINDS {
-            for case in CASES {
-                report(one(gpu, dtype, name, kind, case)?);
-            }
+            let cases = CASES.map(|case| one(gpu, dtype, name, kind, case));
+            let cases = cases.into_iter().collect::<Result<Vec<_>>>()?;
+            groups.push((dtype.name(), cases));
         }
+    }
+    for (what, cases) in groups {
+        run_together(what, cases, report)?;
     }
     report(large(gpu)?);
     Ok(())
@@ -117,7 +123,7 @@ fn one(
     name: &'static str,
     kind: NormKind,
     case: Case,
-) -> Result<KernelReport> {
+) -> Result<Pending> {
     let Case {
         rows, vectors, d, ..
     } = case;
@@ -151,30 +157,33 @@ fn one(
         dtype,
     };
     let ready = memory.ready(&Words::default(), Vec::new())?;
-    ready.launch(&Norm::new(gpu, spec)?)?;
-    let mut worst = 0f64;
-    if case.residual {
-        for (x, r) in values.iter_mut().zip(&residual) {
-            *x = round(value, *x + r);
+    let norm = Norm::new(gpu, spec)?;
+    Ok(Box::new(move || {
+        ready.launch(&norm)?;
+        let mut worst = 0f64;
+        if case.residual {
+            for (x, r) in values.iter_mut().zip(&residual) {
+                *x = round(value, *x + r);
+            }
+            worst = error(&ready.read(&sum)?, &values);
         }
-        worst = error(&ready.read(&sum)?, &values);
-    }
-    let expected: Vec<f64> = values
-        .chunks(d)
-        .enumerate()
-        .flat_map(|(vector, x)| {
-            let first = if case.per_vector {
-                vector % vectors * d
-            } else {
-                0
-            };
-            normalise(kind, value, x, &w[first..first + d], &b[first..first + d])
-        })
-        .collect();
-    worst = worst.max(error(&ready.read(&y)?, &expected));
-    let add = if case.residual { " + residual" } else { "" };
-    let text = format!("{} {rows}×{vectors}×{d}{add} {:?}", dtype.name(), case.ty);
-    Ok(KernelReport::new(name, text, worst, 2.0 * rounding(value)))
+        let expected: Vec<f64> = values
+            .chunks(d)
+            .enumerate()
+            .flat_map(|(vector, x)| {
+                let first = if case.per_vector {
+                    vector % vectors * d
+                } else {
+                    0
+                };
+                normalise(kind, value, x, &w[first..first + d], &b[first..first + d])
+            })
+            .collect();
+        worst = worst.max(error(&ready.read(&y)?, &expected));
+        let add = if case.residual { " + residual" } else { "" };
+        let text = format!("{} {rows}×{vectors}×{d}{add} {:?}", dtype.name(), case.ty);
+        Ok(KernelReport::new(name, text, worst, 2.0 * rounding(value)))
+    }))
 }
 
 fn normalise(kind: NormKind, value: CudaDtype, x: &[f64], w: &[f64], b: &[f64]) -> Vec<f64> {

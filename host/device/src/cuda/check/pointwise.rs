@@ -5,12 +5,14 @@ use std::sync::Arc;
 use guesthouse_graph::{Activation, Gate, GateLayout, ValueType};
 
 use super::KernelReport;
-use super::memory::{DTYPES, LARGE, Memory, Words, error, round, rounding, timed};
+use super::memory::{
+    DTYPES, LARGE, Memory, Pending, Words, error, round, rounding, run_together, timed,
+};
 use crate::cuda::driver::Gpu;
 use crate::cuda::ops::input::Ints;
 use crate::cuda::ops::pointwise::{Binary, GateInput, Gated, LogNScale, Map, Spread, Unary, Zip};
 use crate::cuda::options::CudaDtype;
-use crate::error::Result;
+use crate::error::{DeviceError, Result};
 
 const ACTIVATIONS: [Activation; 10] = [
     Activation::Silu,
@@ -32,7 +34,10 @@ const ROWS: usize = 3;
 
 /// Every function, type and path.
 pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
+    let mut groups = Vec::new();
     for dtype in DTYPES {
+        let (mut maps, mut gateds, mut zips, mut logns) =
+            (vec![casts(gpu, dtype)?], vec![], vec![], vec![]);
         for width in WIDTHS {
             let others = [
                 Unary::Scale(0.7),
@@ -41,7 +46,7 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
                 Unary::Copy,
             ];
             for function in ACTIVATIONS.map(Unary::Activation).into_iter().chain(others) {
-                report(map(gpu, dtype, function, width)?);
+                maps.push(map(gpu, dtype, function, width)?);
             }
             for layout in [
                 None,
@@ -49,17 +54,20 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
                 Some(GateLayout::Interleaved),
             ] {
                 for gate in gates() {
-                    report(gated(gpu, dtype, gate, layout, width)?);
+                    gateds.push(gated(gpu, dtype, gate, layout, width)?);
                 }
             }
-            report(logn(gpu, dtype, width)?);
+            logns.push(logn(gpu, dtype, width)?);
         }
-        report(casts(gpu, dtype)?);
         for function in [Binary::Add, Binary::Mul] {
             for (a, b) in shapes() {
-                report(zip(gpu, dtype, function, a, b)?);
+                zips.push(zip(gpu, dtype, function, a, b)?);
             }
         }
+        groups.extend([maps, gateds, zips, logns].map(|cases| (dtype.name(), cases)));
+    }
+    for (what, cases) in groups {
+        run_together(what, cases, report)?;
     }
     report(large(gpu)?);
     Ok(())
@@ -118,33 +126,36 @@ fn erf(x: f64) -> f64 {
     std::f64::consts::FRAC_2_SQRT_PI * sum
 }
 
-fn map(gpu: &Arc<Gpu>, dtype: CudaDtype, function: Unary, width: usize) -> Result<KernelReport> {
+fn map(gpu: &Arc<Gpu>, dtype: CudaDtype, function: Unary, width: usize) -> Result<Pending> {
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (x, values) = memory.input(width, ValueType::Model);
     let y = memory.output(width, ValueType::Model);
     let ready = memory.ready(&Words::default(), Vec::new())?;
-    ready.launch(&Map::new(gpu, dtype, function, x, y)?)?;
-    let expected: Vec<f64> = values
-        .iter()
-        .map(|&x| match function {
-            Unary::Activation(a) => activate(a, x),
-            Unary::Scale(by) => f64::from(by) * x,
-            Unary::Clamp(low, high) => x.clamp(low.into(), high.into()),
-            Unary::SoftCap(cap) => f64::from(cap) * (x / f64::from(cap)).tanh(),
-            Unary::Copy => x,
-        })
-        .collect();
-    let case = format!("{} {function:?} {ROWS}×{width}", dtype.name());
-    Ok(KernelReport::new(
-        "pointwise/map",
-        case,
-        error(&ready.read(&y)?, &expected),
-        rounding(dtype),
-    ))
+    let instr = Map::new(gpu, dtype, function, x, y)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = values
+            .iter()
+            .map(|&x| match function {
+                Unary::Activation(a) => activate(a, x),
+                Unary::Scale(by) => f64::from(by) * x,
+                Unary::Clamp(low, high) => x.clamp(low.into(), high.into()),
+                Unary::SoftCap(cap) => f64::from(cap) * (x / f64::from(cap)).tanh(),
+                Unary::Copy => x,
+            })
+            .collect();
+        let case = format!("{} {function:?} {ROWS}×{width}", dtype.name());
+        Ok(KernelReport::new(
+            "pointwise/map",
+            case,
+            error(&ready.read(&y)?, &expected),
+            rounding(dtype),
+        ))
+    }))
 }
 
 /// To f32 and back.
-fn casts(gpu: &Arc<Gpu>, dtype: CudaDtype) -> Result<KernelReport> {
+fn casts(gpu: &Arc<Gpu>, dtype: CudaDtype) -> Result<Pending> {
     let width = 520;
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (x, values) = memory.input(width, ValueType::Model);
@@ -152,12 +163,16 @@ fn casts(gpu: &Arc<Gpu>, dtype: CudaDtype) -> Result<KernelReport> {
     let y = memory.output(width, ValueType::F32);
     let back = memory.output(width, ValueType::Model);
     let ready = memory.ready(&Words::default(), Vec::new())?;
-    ready.launch(&Map::new(gpu, dtype, Unary::Copy, x, y)?)?;
-    ready.launch(&Map::new(gpu, dtype, Unary::Copy, wide, back)?)?;
-    let rounded: Vec<f64> = fine.iter().map(|&x| round(dtype, x)).collect();
-    let worst = error(&ready.read(&y)?, &values).max(error(&ready.read(&back)?, &rounded));
-    let case = format!("{} to f32 and back {ROWS}×{width}", dtype.name());
-    Ok(KernelReport::new("pointwise/map", case, worst, 0.0))
+    let forth_instr = Map::new(gpu, dtype, Unary::Copy, x, y)?;
+    let back_instr = Map::new(gpu, dtype, Unary::Copy, wide, back)?;
+    Ok(Box::new(move || {
+        ready.launch(&forth_instr)?;
+        ready.launch(&back_instr)?;
+        let rounded: Vec<f64> = fine.iter().map(|&x| round(dtype, x)).collect();
+        let worst = error(&ready.read(&y)?, &values).max(error(&ready.read(&back)?, &rounded));
+        let case = format!("{} to f32 and back {ROWS}×{width}", dtype.name());
+        Ok(KernelReport::new("pointwise/map", case, worst, 0.0))
+    }))
 }
 
 fn gated(
@@ -166,7 +181,7 @@ fn gated(
     gate: Gate,
     layout: Option<GateLayout>,
     width: usize,
-) -> Result<KernelReport> {
+) -> Result<Pending> {
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (input, pairs) = match layout {
         None => {
@@ -190,34 +205,37 @@ fn gated(
     };
     let y = memory.output(width, ValueType::Model);
     let ready = memory.ready(&Words::default(), Vec::new())?;
-    ready.launch(&Gated::new(gpu, dtype, gate, input, y)?)?;
-    let expected: Vec<f64> = pairs
-        .iter()
-        .map(|&(g, u)| match gate {
-            Gate::Plain(a) => round(dtype, activate(a, g)) * u,
-            Gate::Clamped { alpha, limit } => {
-                let limit = f64::from(limit);
-                let (g, u) = (g.min(limit), u.clamp(-limit, limit));
-                g / (1.0 + (-f64::from(alpha) * g).exp()) * (u + 1.0)
-            }
-        })
-        .collect();
-    let case = format!("{} {gate:?} {layout:?} {ROWS}×{width}", dtype.name());
-    Ok(KernelReport::new(
-        "pointwise/gated",
-        case,
-        error(&ready.read(&y)?, &expected),
-        2.0 * rounding(dtype),
-    ))
+    let instr = Gated::new(gpu, dtype, gate, input, y)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = pairs
+            .iter()
+            .map(|&(g, u)| match gate {
+                Gate::Plain(a) => round(dtype, activate(a, g)) * u,
+                Gate::Clamped { alpha, limit } => {
+                    let limit = f64::from(limit);
+                    let (g, u) = (g.min(limit), u.clamp(-limit, limit));
+                    g / (1.0 + (-f64::from(alpha) * g).exp()) * (u + 1.0)
+                }
+            })
+            .collect();
+        let case = format!("{} {gate:?} {layout:?} {ROWS}×{width}", dtype.name());
+        Ok(KernelReport::new(
+            "pointwise/gated",
+            case,
+            error(&ready.read(&y)?, &expected),
+            2.0 * rounding(dtype),
+        ))
+    }))
 }
 
 fn zip(
     gpu: &Arc<Gpu>,
     dtype: CudaDtype,
     function: Binary,
-    a: &[usize],
-    b: &[usize],
-) -> Result<KernelReport> {
+    a: &'static [usize],
+    b: &'static [usize],
+) -> Result<Pending> {
     let (width_a, width_b) = (a.iter().product(), b.iter().product());
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (x, left) = memory.input(width_a, ValueType::Model);
@@ -226,26 +244,29 @@ fn zip(
     let ready = memory.ready(&Words::default(), Vec::new())?;
     let case = format!("{} {function:?} {a:?} with {b:?}", dtype.name());
     let Some(spread) = Spread::new(a, b) else {
-        return Ok(KernelReport::new("pointwise/zip", case, f64::INFINITY, 0.0));
+        return Err(DeviceError::plan(case));
     };
-    ready.launch(&Zip::new(gpu, dtype, function, (x, z, y), spread)?)?;
-    let expected: Vec<f64> = (0..ROWS * width_a)
-        .map(|i| {
-            let (row, at) = (i / width_a, i % width_a);
-            let p = left[i];
-            let q = right[row * width_b + index(a, b, at)];
-            match function {
-                Binary::Add => p + q,
-                Binary::Mul => p * q,
-            }
-        })
-        .collect();
-    Ok(KernelReport::new(
-        "pointwise/zip",
-        case,
-        error(&ready.read(&y)?, &expected),
-        rounding(dtype),
-    ))
+    let instr = Zip::new(gpu, dtype, function, (x, z, y), spread)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = (0..ROWS * width_a)
+            .map(|i| {
+                let (row, at) = (i / width_a, i % width_a);
+                let p = left[i];
+                let q = right[row * width_b + index(a, b, at)];
+                match function {
+                    Binary::Add => p + q,
+                    Binary::Mul => p * q,
+                }
+            })
+            .collect();
+        Ok(KernelReport::new(
+            "pointwise/zip",
+            case,
+            error(&ready.read(&y)?, &expected),
+            rounding(dtype),
+        ))
+    }))
 }
 
 /// Element of b that meets element `at` of a.
@@ -259,7 +280,7 @@ fn index(a: &[usize], b: &[usize], at: usize) -> usize {
     if b == [1] { 0 } else { from }
 }
 
-fn logn(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<KernelReport> {
+fn logn(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<Pending> {
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (x, values) = memory.input(width, ValueType::Model);
     let y = memory.output(width, ValueType::Model);
@@ -269,22 +290,25 @@ fn logn(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<KernelReport> 
         ..Words::default()
     };
     let ready = memory.ready(&words, Vec::new())?;
-    ready.launch(&LogNScale::new(gpu, dtype, 2048, (x, Ints::Positions, y))?)?;
-    let expected: Vec<f64> = values
-        .chunks(width)
-        .zip(&positions)
-        .flat_map(|(x, &p)| {
-            let by = (f64::from(p + 1).ln() / 2048f64.ln()).max(1.0);
-            x.iter().map(move |x| x * by)
-        })
-        .collect();
-    let case = format!("{} {ROWS}×{width} at 131071", dtype.name());
-    Ok(KernelReport::new(
-        "pointwise/logn",
-        case,
-        error(&ready.read(&y)?, &expected),
-        rounding(dtype),
-    ))
+    let instr = LogNScale::new(gpu, dtype, 2048, (x, Ints::Positions, y))?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = values
+            .chunks(width)
+            .zip(&positions)
+            .flat_map(|(x, &p)| {
+                let by = (f64::from(p + 1).ln() / 2048f64.ln()).max(1.0);
+                x.iter().map(move |x| x * by)
+            })
+            .collect();
+        let case = format!("{} {ROWS}×{width} at 131071", dtype.name());
+        Ok(KernelReport::new(
+            "pointwise/logn",
+            case,
+            error(&ready.read(&y)?, &expected),
+            rounding(dtype),
+        ))
+    }))
 }
 
 fn large(gpu: &Arc<Gpu>) -> Result<KernelReport> {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use guesthouse_graph::{NormRounding, Rope, RopeScaling, RopeStyle, ValueType};
 
 use super::KernelReport;
-use super::memory::{DTYPES, LARGE, Memory, Random, Words, decode, error, round, rounding, timed};
+use super::memory::{
+    DTYPES, LARGE, Memory, Pending, Random, Words, decode, error, round, rounding, run_together,
+    timed,
+};
 use crate::cpu::rope::frequencies;
 use crate::cuda::driver::Gpu;
 use crate::cuda::ops::input::Ints;
@@ -35,25 +38,30 @@ const TOKENS: [(i32, i32); 9] = [
 
 /// Every pairing, part and scaling.
 pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
+    let mut groups = Vec::new();
     for dtype in DTYPES {
+        let mut cases = Vec::new();
         for style in [RopeStyle::Neox, RopeStyle::Interleaved] {
             let plain = |rotary, start| rope(rotary, start, style, RopeScaling::None);
-            report(one(
-                gpu,
-                dtype,
-                &Case::new(plain(128, 0), (4, 2, 128, 128)),
-            )?);
-            report(one(gpu, dtype, &Case::new(plain(32, 8), (4, 4, 96, 64)))?);
-            report(one(gpu, dtype, &Case::new(plain(6, 1), (3, 1, 9, 5)))?);
-            for rounding in [NormRounding::CastThenWeight, NormRounding::WeightThenCast] {
-                let case = Case::new(plain(128, 0), (4, 2, 128, 128));
-                report(one(gpu, dtype, &case.norm(rounding))?);
-            }
+            let whole = || Case::new(plain(128, 0), (4, 2, 128, 128));
+            cases.extend([
+                whole(),
+                whole().norm(NormRounding::CastThenWeight),
+                whole().norm(NormRounding::WeightThenCast),
+                Case::new(plain(32, 8), (4, 4, 96, 64)),
+                Case::new(plain(6, 1), (3, 1, 9, 5)),
+            ]);
         }
+        let cases = cases.into_iter().map(|case| one(gpu, dtype, case));
+        groups.push((dtype.name(), cases.collect::<Result<Vec<_>>>()?));
     }
     for scaling in scalings() {
         let rope = rope(64, 0, RopeStyle::Neox, scaling);
-        report(one(gpu, CudaDtype::F32, &Case::new(rope, (2, 1, 64, 64)))?);
+        let case = Case::new(rope, (2, 1, 64, 64));
+        groups.push(("scaled", vec![one(gpu, CudaDtype::F32, case)?]));
+    }
+    for (what, cases) in groups {
+        run_together(what, cases, report)?;
     }
     report(large(gpu)?);
     Ok(())
@@ -190,8 +198,8 @@ fn normalised(
     x.chunks(d).flat_map(head).collect()
 }
 
-fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, case: &Case) -> Result<KernelReport> {
-    let (rope, (heads, kv_heads, k_dim, v_dim)) = (&case.rope, case.heads);
+fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, case: Case) -> Result<Pending> {
+    let (rope, (heads, kv_heads, k_dim, v_dim)) = (case.rope.clone(), case.heads);
     let rows = TOKENS.len();
     let mut memory = Memory::new(gpu, dtype, rows, 0);
     // Queries, keys and values are columns of one value, as behind a merged linear.
@@ -199,12 +207,26 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, case: &Case) -> Result<KernelReport> {
     let (merged, values) = memory.input(wq + wk + wv, ValueType::Model);
     let y = memory.output(wq, ValueType::Model);
     let words = words();
-    // Tables name blocks in reverse, each block once.
+    // Only what is needed has a block of its own, from 1 on.
     let stride = 131_072 / BLOCK as usize;
-    let blocks = 3 * stride;
-    let tables: Vec<i32> = (0..blocks as i32).rev().collect();
+    let mut tables = vec![0; words.slot.len() * stride];
+    let mut blocks = 1;
+    for (&position, &row) in words.positions.iter().zip(&words.row_of) {
+        let Some(&slot) = usize::try_from(row)
+            .ok()
+            .and_then(|row| words.slot.get(row))
+        else {
+            continue;
+        };
+        let entry = &mut tables[slot as usize * stride + position as usize / BLOCK as usize];
+        if *entry == 0 {
+            *entry = blocks;
+            blocks += 1;
+        }
+    }
+    let blocks = blocks as usize;
     let tables_buffer = gpu.upload(bytemuck::cast_slice(&tables), "checking")?;
-    let block = |dim: usize| kv_heads * dim * BLOCK as usize * dtype.bytes();
+    let block = move |dim: usize| kv_heads * dim * BLOCK as usize * dtype.bytes();
     let poisoned = |dim: usize| {
         let buffer = gpu.allocate(blocks * block(dim), "checking")?;
         gpu.fill(buffer.address(), 0xff, blocks * block(dim))?;
@@ -223,7 +245,7 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, case: &Case) -> Result<KernelReport> {
         blocks: blocks as i32,
     };
     let ready = memory.ready(&words, vec![cache])?;
-    let table = RopeTable::new(gpu, rope, None, Ints::Positions, rows as u32)?;
+    let table = RopeTable::new(gpu, &rope, None, Ints::Positions, rows as u32)?;
     let places = Places::new(gpu, &[0], rows as u32)?;
     let writing = Writing {
         cache: 0,
@@ -255,67 +277,71 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, case: &Case) -> Result<KernelReport> {
         norm,
     };
     let instr = Rotate::new(gpu, dtype, spec)?;
-    ready.launch(&table)?;
-    ready.launch(&places)?;
-    ready.launch(&instr)?;
-    let found = ready.read(&y)?;
-    let mut worst = 0f64;
-    for (t, row) in values.chunks(wq + wk + wv).enumerate() {
-        let (q, rest) = row.split_at(wq);
-        let (k, v) = rest.split_at(wk);
-        let angles = angles(rope, &words, t);
-        let weight = |i: usize| weights.as_ref().map(|w| &w[i]);
-        let q = normalised(dtype, q, k_dim, weight(0), case);
-        let k = normalised(dtype, k, k_dim, weight(1), case);
-        let expected = rotate(rope, &q, k_dim, &angles);
-        worst = worst.max(error(&found[t * wq..(t + 1) * wq], &expected));
-        let Ok(row) = usize::try_from(words.row_of[t]) else {
-            continue;
+    Ok(Box::new(move || {
+        ready.launch(&table)?;
+        ready.launch(&places)?;
+        ready.launch(&instr)?;
+        let found = ready.read(&y)?;
+        // The tables are read until here.
+        drop(tables_buffer);
+        let mut worst = 0f64;
+        for (t, row) in values.chunks(wq + wk + wv).enumerate() {
+            let (q, rest) = row.split_at(wq);
+            let (k, v) = rest.split_at(wk);
+            let angles = angles(&rope, &words, t);
+            let weight = |i: usize| weights.as_ref().map(|w| &w[i]);
+            let q = normalised(dtype, q, k_dim, weight(0), &case);
+            let k = normalised(dtype, k, k_dim, weight(1), &case);
+            let expected = rotate(&rope, &q, k_dim, &angles);
+            worst = worst.max(error(&found[t * wq..(t + 1) * wq], &expected));
+            let Ok(row) = usize::try_from(words.row_of[t]) else {
+                continue;
+            };
+            let position = words.positions[t] as usize;
+            let slot = words.slot[row] as usize;
+            let number = tables[slot * stride + position / BLOCK as usize] as usize;
+            let rotated = rotate(&rope, &k, k_dim, &angles);
+            for (buffer, dim, expected) in [(&keys, k_dim, &rotated[..]), (&vals, v_dim, v)] {
+                let mut bytes = vec![0; block(dim)];
+                buffer.read(number * block(dim), &mut bytes)?;
+                let mut left = decode(dtype, &bytes);
+                for (head, expected) in expected.chunks(dim).enumerate() {
+                    let at = (head * BLOCK as usize + position % BLOCK as usize) * dim;
+                    worst = worst.max(error(&left[at..at + dim], expected));
+                    left[at..at + dim].fill(f64::NAN);
+                }
+                // Neighbours in a block are written by no other token of these, but for positions 0 and 15.
+                if position > 15 && left.iter().any(|x| !x.is_nan()) {
+                    worst = f64::INFINITY;
+                }
+            }
+        }
+        let text = format!(
+            "{} {heads}/{kv_heads}×{k_dim}/{v_dim}, {} from {} {:?}, {}{}",
+            dtype.name(),
+            rope.rotary,
+            rope.start,
+            rope.style,
+            scaling_name(&rope.scaling),
+            if case.norm.is_some() {
+                ", heads normalised"
+            } else {
+                ""
+            }
+        );
+        // Frequencies that depend on the length may differ by one unit in the last place, times the position.
+        let computed = matches!(
+            rope.scaling,
+            RopeScaling::Dynamic { .. } | RopeScaling::DynamicQwen { .. }
+        );
+        // A value that is rounded the other way before it rotates moves two results.
+        let tolerance = match (computed, case.norm) {
+            (true, _) => 3e-2,
+            (false, None) => rounding(dtype),
+            (false, Some(_)) => 4.0 * rounding(dtype),
         };
-        let position = words.positions[t] as usize;
-        let slot = words.slot[row] as usize;
-        let number = tables[slot * stride + position / BLOCK as usize] as usize;
-        let rotated = rotate(rope, &k, k_dim, &angles);
-        for (buffer, dim, expected) in [(&keys, k_dim, &rotated[..]), (&vals, v_dim, v)] {
-            let mut bytes = vec![0; block(dim)];
-            buffer.read(number * block(dim), &mut bytes)?;
-            let mut left = decode(dtype, &bytes);
-            for (head, expected) in expected.chunks(dim).enumerate() {
-                let at = (head * BLOCK as usize + position % BLOCK as usize) * dim;
-                worst = worst.max(error(&left[at..at + dim], expected));
-                left[at..at + dim].fill(f64::NAN);
-            }
-            // Neighbours in a block are written by no other token of these, but for positions 0 and 15.
-            if position > 15 && left.iter().any(|x| !x.is_nan()) {
-                worst = f64::INFINITY;
-            }
-        }
-    }
-    let text = format!(
-        "{} {heads}/{kv_heads}×{k_dim}/{v_dim}, {} from {} {:?}, {}{}",
-        dtype.name(),
-        rope.rotary,
-        rope.start,
-        rope.style,
-        scaling_name(&rope.scaling),
-        if case.norm.is_some() {
-            ", heads normalised"
-        } else {
-            ""
-        }
-    );
-    // Frequencies that depend on the length may differ by one unit in the last place, times the position.
-    let computed = matches!(
-        rope.scaling,
-        RopeScaling::Dynamic { .. } | RopeScaling::DynamicQwen { .. }
-    );
-    // A value that is rounded the other way before it rotates moves two results.
-    let tolerance = match (computed, case.norm) {
-        (true, _) => 3e-2,
-        (false, None) => rounding(dtype),
-        (false, Some(_)) => 4.0 * rounding(dtype),
-    };
-    Ok(KernelReport::new("rope", text, worst, tolerance))
+        Ok(KernelReport::new("rope", text, worst, tolerance))
+    }))
 }
 
 fn scaling_name(scaling: &RopeScaling) -> String {

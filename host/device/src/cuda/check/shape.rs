@@ -5,7 +5,7 @@ use std::sync::Arc;
 use guesthouse_graph::{Rows, ValueType};
 
 use super::KernelReport;
-use super::memory::{DTYPES, Memory, Words, error};
+use super::memory::{DTYPES, Memory, Pending, Words, error, run_together};
 use crate::cuda::driver::Gpu;
 use crate::cuda::ops::input::{CopyIds, Ints};
 use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
@@ -16,15 +16,19 @@ const ROWS: usize = 5;
 
 /// Every kernel and type, over widths of whole accesses and odd ones.
 pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
+    let mut groups = vec![("int32", vec![ids(gpu)?])];
     for dtype in DTYPES {
+        let (mut copies, mut swaps, mut gathers) = (vec![], vec![], vec![]);
         for inner in [64, 3] {
-            report(split(gpu, dtype, inner)?);
-            report(repeat(gpu, dtype, inner)?);
-            report(swap(gpu, dtype, inner)?);
-            report(gather(gpu, dtype, inner)?);
+            copies.extend([split(gpu, dtype, inner)?, repeat(gpu, dtype, inner)?]);
+            swaps.push(swap(gpu, dtype, inner)?);
+            gathers.push(gather(gpu, dtype, inner)?);
         }
+        groups.extend([copies, swaps, gathers].map(|cases| (dtype.name(), cases)));
     }
-    report(ids(gpu)?);
+    for (what, cases) in groups {
+        run_together(what, cases, report)?;
+    }
     Ok(())
 }
 
@@ -33,7 +37,7 @@ fn exact(name: &'static str, case: String, worst: f64) -> KernelReport {
 }
 
 /// `[4, 10, inner]` into 3 and 7 along the middle, and back.
-fn split(gpu: &Arc<Gpu>, dtype: CudaDtype, inner: usize) -> Result<KernelReport> {
+fn split(gpu: &Arc<Gpu>, dtype: CudaDtype, inner: usize) -> Result<Pending> {
     let dims = [4, 10, inner];
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (x, values) = memory.input(40 * inner, ValueType::Model);
@@ -50,53 +54,63 @@ fn split(gpu: &Arc<Gpu>, dtype: CudaDtype, inner: usize) -> Result<KernelReport>
         .iter()
         .map(|&(_, y, s)| (y, joined, s.reversed()))
         .collect();
-    ready.launch(&Copy::new(gpu, "split", parts)?)?;
-    ready.launch(&Copy::new(gpu, "concat", back)?)?;
-    let first: Vec<f64> = values
-        .chunks(10 * inner)
-        .flat_map(|run| run[..3 * inner].iter().copied())
-        .collect();
-    let worst = error(&ready.read(&a)?, &first).max(error(&ready.read(&joined)?, &values));
-    let case = format!("{} split and joined [4, 10, {inner}]", dtype.name());
-    Ok(exact("shape/copy", case, worst))
+    let forth_instr = Copy::new(gpu, "split", parts)?;
+    let back_instr = Copy::new(gpu, "concat", back)?;
+    Ok(Box::new(move || {
+        ready.launch(&forth_instr)?;
+        ready.launch(&back_instr)?;
+        let first: Vec<f64> = values
+            .chunks(10 * inner)
+            .flat_map(|run| run[..3 * inner].iter().copied())
+            .collect();
+        let worst = error(&ready.read(&a)?, &first).max(error(&ready.read(&joined)?, &values));
+        let case = format!("{} split and joined [4, 10, {inner}]", dtype.name());
+        Ok(exact("shape/copy", case, worst))
+    }))
 }
 
-fn repeat(gpu: &Arc<Gpu>, dtype: CudaDtype, d: usize) -> Result<KernelReport> {
+fn repeat(gpu: &Arc<Gpu>, dtype: CudaDtype, d: usize) -> Result<Pending> {
     let (heads, times) = (3, 9);
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (x, values) = memory.input(heads * d, ValueType::Model);
     let y = memory.output(heads * times * d, ValueType::Model);
     let ready = memory.ready(&Words::default(), Vec::new())?;
-    ready.launch(&Copy::repeat(gpu, x, y, d, times)?)?;
-    let expected: Vec<f64> = values.chunks(d).flat_map(|h| h.repeat(times)).collect();
-    let case = format!("{} [{heads}, {d}] {times} times", dtype.name());
-    Ok(exact(
-        "shape/copy",
-        case,
-        error(&ready.read(&y)?, &expected),
-    ))
+    let instr = Copy::repeat(gpu, x, y, d, times)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = values.chunks(d).flat_map(|h| h.repeat(times)).collect();
+        let case = format!("{} [{heads}, {d}] {times} times", dtype.name());
+        Ok(exact(
+            "shape/copy",
+            case,
+            error(&ready.read(&y)?, &expected),
+        ))
+    }))
 }
 
-fn swap(gpu: &Arc<Gpu>, dtype: CudaDtype, b: usize) -> Result<KernelReport> {
+fn swap(gpu: &Arc<Gpu>, dtype: CudaDtype, b: usize) -> Result<Pending> {
     let a = 7;
     let mut memory = Memory::new(gpu, dtype, ROWS, 0);
     let (x, values) = memory.input(a * b, ValueType::Model);
     let y = memory.output(a * b, ValueType::Model);
     let ready = memory.ready(&Words::default(), Vec::new())?;
-    ready.launch(&SwapAxes::new(gpu, (a, b), x, y)?)?;
-    let expected: Vec<f64> = values
-        .chunks(a * b)
-        .flat_map(|row| (0..a * b).map(move |i| row[i % a * b + i / a]))
-        .collect();
-    let case = format!("{} [{a}, {b}]", dtype.name());
-    Ok(exact(
-        "shape/swap",
-        case,
-        error(&ready.read(&y)?, &expected),
-    ))
+    let instr = SwapAxes::new(gpu, (a, b), x, y)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = values
+            .chunks(a * b)
+            .flat_map(|row| (0..a * b).map(move |i| row[i % a * b + i / a]))
+            .collect();
+        let case = format!("{} [{a}, {b}]", dtype.name());
+        Ok(exact(
+            "shape/swap",
+            case,
+            error(&ready.read(&y)?, &expected),
+        ))
+    }))
 }
 
-fn gather(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<KernelReport> {
+fn gather(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<Pending> {
     let wanted = [4, 0, 3];
     let mut memory = Memory::new(gpu, dtype, ROWS, wanted.len());
     let (x, values) = memory.input(width, ValueType::Model);
@@ -106,21 +120,24 @@ fn gather(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<KernelReport
         ..Words::default()
     };
     let ready = memory.ready(&words, Vec::new())?;
-    ready.launch(&GatherOutputs::new(gpu, x, y)?)?;
-    let row = |&t: &i32| {
-        let at = t as usize * width;
-        values[at..at + width].iter().copied()
-    };
-    let expected: Vec<f64> = wanted.iter().flat_map(row).collect();
-    let case = format!("{} {} of {ROWS} × {width}", dtype.name(), wanted.len());
-    Ok(exact(
-        "input/gather",
-        case,
-        error(&ready.read(&y)?, &expected),
-    ))
+    let instr = GatherOutputs::new(gpu, x, y)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let row = |&t: &i32| {
+            let at = t as usize * width;
+            values[at..at + width].iter().copied()
+        };
+        let expected: Vec<f64> = wanted.iter().flat_map(row).collect();
+        let case = format!("{} {} of {ROWS} × {width}", dtype.name(), wanted.len());
+        Ok(exact(
+            "input/gather",
+            case,
+            error(&ready.read(&y)?, &expected),
+        ))
+    }))
 }
 
-fn ids(gpu: &Arc<Gpu>) -> Result<KernelReport> {
+fn ids(gpu: &Arc<Gpu>) -> Result<Pending> {
     let rows = 300;
     let mut memory = Memory::new(gpu, CudaDtype::F32, rows, 0);
     let y = memory.output(1, ValueType::I32);
@@ -129,8 +146,11 @@ fn ids(gpu: &Arc<Gpu>) -> Result<KernelReport> {
         ..Words::default()
     };
     let ready = memory.ready(&words, Vec::new())?;
-    ready.launch(&CopyIds::new(gpu, Ints::Positions, 2, y)?)?;
-    let expected: Vec<f64> = words.positions.iter().map(|&p| f64::from(p + 2)).collect();
-    let worst = error(&ready.read(&y)?, &expected);
-    Ok(exact("input/ids", format!("{rows} positions + 2"), worst))
+    let instr = CopyIds::new(gpu, Ints::Positions, 2, y)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = words.positions.iter().map(|&p| f64::from(p + 2)).collect();
+        let worst = error(&ready.read(&y)?, &expected);
+        Ok(exact("input/ids", format!("{rows} positions + 2"), worst))
+    }))
 }
