@@ -70,3 +70,6 @@ pub(crate) fn type_name(place: &Place) -> &'static str {
         ValueType::I32 => "int",
     }
 }
+
+#[cfg(test)]
+mod tests;

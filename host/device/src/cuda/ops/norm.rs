@@ -214,3 +214,6 @@ impl Instr for Norm {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -465,3 +465,6 @@ impl Instr for LogNScale {
         "logn scale"
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -316,3 +316,6 @@ impl Instr for GatherOutputs {
         "gather outputs"
     }
 }
+
+#[cfg(test)]
+mod tests;
