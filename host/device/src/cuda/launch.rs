@@ -111,6 +111,17 @@ impl Kernel {
             return Ok(function.0);
         }
         let function = self.shared.module.function(self.shared.entry)?;
+        // All kernels ask for the same division of L1: a multiprocessor is idle while the division changes, and holds no
+        // blocks of two kernels that differ in it.
+        // SAFETY: the function is loaded.
+        unsafe {
+            result::function::set_function_attribute(
+                function,
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                100,
+            )
+        }
+        .map_err(failed("dividing L1"))?;
         Ok(self.shared.function.get_or_init(|| Function(function)).0)
     }
 
