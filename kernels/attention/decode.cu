@@ -266,37 +266,32 @@ DEVICE bool finish_item(const AttentionDecodeParams& p, const Item& item, int he
   return *is_last;
 }
 
-// Adds a pair's pieces in their order and writes the result. All sums of a run are under way at once: with few rows this is
-// the end of the kernel, and every round trip shows. `weights` is shared, [RUN, PACK].
-constexpr int RUN = WARPS * O_PITCH / 2 < 34 ? WARPS * O_PITCH / 2 : 34;
-DEVICE void merge_pieces(const AttentionDecodeParams& p, const Item& item, int heads, float2* weights) {
+// Adds a pair's pieces in their order and writes the result.
+DEVICE void merge_pieces(const AttentionDecodeParams& p, const Item& item, int heads) {
+  // Loads under way at once. More of them gain nothing and take registers from the loop over tiles.
+  constexpr int RUN = 16;
   int pieces = item.share >> 16;
-#pragma unroll 1
-  for (int base = 0; base < heads * (VALUE_DIM / 4); base += THREADS) {
-    int at = base + threadIdx.x;
-    bool active = at < heads * (VALUE_DIM / 4);
-    int head = active ? at / (VALUE_DIM / 4) : 0, column = at % (VALUE_DIM / 4) * 4;
+  for (int at = threadIdx.x; at < heads * (VALUE_DIM / 4); at += THREADS) {
+    int head = at / (VALUE_DIM / 4), column = at % (VALUE_DIM / 4) * 4;
     Merged x;
-#pragma unroll 1
     for (int from = 0; from < pieces; from += RUN) {
-      // What is more than there are counts nothing.
-      int here = min(RUN, pieces - from);
-      i64 first = (i64)(item.piece + from) * PACK;
-      const float* sums_at = p.piece_sums + (first + head) * VALUE_DIM + column;
       float4 sums[RUN];
+      float2 weights[RUN];
 #pragma unroll
-      for (int r = 0; r < RUN; r++) sums[r] = load_shared_by_all(sums_at + min(r, here - 1) * (PACK * VALUE_DIM));
-      for (int i = threadIdx.x; i < RUN * PACK; i += THREADS)
-        weights[i] = i < here * PACK ? load_shared_by_all(p.piece_weights + first + i) : make_float2(-INFINITY_F, 0.f);
-      __syncthreads();
+      for (int r = 0; r < RUN; r++) {
+        i64 piece = (i64)(item.piece + min(from + r, pieces - 1)) * PACK + head;
+        weights[r] = load_shared_by_all(p.piece_weights + piece);
+        sums[r] = load_shared_by_all(p.piece_sums + piece * VALUE_DIM + column);
+      }
       float most = x.most;
-      for (int r = 0; r < here; r++) most = fmaxf(most, weights[r * PACK + head].x);
+#pragma unroll
+      for (int r = 0; r < RUN; r++) most = fmaxf(most, weights[r].x);
       x.rebase(most);
 #pragma unroll
-      for (int r = 0; r < RUN; r++) x.add(weights[r * PACK + head], sums[r]);
-      __syncthreads();
+      for (int r = 0; r < RUN; r++)
+        if (from + r < pieces) x.add(weights[r], sums[r]);
     }
-    if (active) write_out(p, item, head, column, x);
+    write_out(p, item, head, column, x);
   }
 }
 
@@ -448,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
     __syncthreads();
 
     bool merges = finish_item(p, item, heads, part_sums, part_weights, &is_last);
-    if (merges) merge_pieces(p, item, heads, (float2*)part_sums);
+    if (merges) merge_pieces(p, item, heads);
     item = next;
     next = after;
     if (QUERIES_AHEAD)
