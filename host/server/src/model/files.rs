@@ -112,7 +112,10 @@ impl ModelFiles {
             }
         }
         let vocabulary = match &weights {
-            Weights::Dummy(_) if !has_tokenizer(path) => Vocabulary::Dummy(vocab_size(&config)),
+            Weights::Dummy(_) if !has_tokenizer(path) => {
+                let size = vocab_size(&config).unwrap_or(256);
+                Vocabulary::Dummy(size.min(MAX_DUMMY_VOCAB))
+            }
             _ => Vocabulary::Folder(path.to_owned()),
         };
         Ok(Self {
@@ -177,6 +180,12 @@ impl ModelFiles {
             (Weights::Dummy(dtype), _) => Some(*dtype),
             (Weights::Checkpoint(_), _) => stated_dtype(&self.config),
         }
+    }
+
+    /// `vocab_size` of the configuration.
+    #[must_use]
+    pub fn vocab_size(&self) -> Option<u32> {
+        vocab_size(&self.config)
     }
 
     /// `architectures` of the configuration.
@@ -269,7 +278,7 @@ fn has_tokenizer(path: &Path) -> bool {
         .any(|name| path.join(name).exists())
 }
 
-fn vocab_size(config: &Value) -> u32 {
+fn vocab_size(config: &Value) -> Option<u32> {
     let parts = [Some(config), config.get("text_config")];
     let size = parts
         .into_iter()
@@ -277,8 +286,6 @@ fn vocab_size(config: &Value) -> u32 {
         .find_map(|c| c.get("vocab_size"))
         .and_then(Value::as_u64);
     size.and_then(|n| u32::try_from(n).ok())
-        .unwrap_or(256)
-        .min(MAX_DUMMY_VOCAB)
 }
 
 /// The 256 bytes, in byte-level BPE's spelling, then words that say their own id. Without merges every text becomes its

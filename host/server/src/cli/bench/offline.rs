@@ -27,10 +27,10 @@ struct Work {
     output_len: u32,
     /// 0 is greedy.
     #[arg(long, default_value_t = 0.0)]
-    temperature: f32,
+    temperature: f64,
     /// Nucleus; 1 is none.
     #[arg(long, default_value_t = 1.0)]
-    top_p: f32,
+    top_p: f64,
     /// Of prompts and draws.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -68,7 +68,7 @@ struct Shape {
     input_len: usize,
     output_len: u32,
     /// Temperature and top-p.
-    sampled: Option<(f32, f32)>,
+    sampled: Option<(f64, f64)>,
 }
 
 impl FromStr for Shape {
@@ -146,7 +146,8 @@ impl Latency {
             results.push(self.measure(&loaded, shape.batch, &shape.work(&self.work))?);
         }
         for result in &mut results {
-            result.insert("load_seconds".into(), json!(loading.as_secs_f64()));
+            let seconds = (loading.as_secs_f64() * 1e3).round() / 1e3;
+            result.insert("load_seconds".into(), json!(seconds));
         }
         self.output.publish(&results)
     }
@@ -283,9 +284,9 @@ impl Work {
         if self.temperature <= 0.0 {
             return SamplingPlan::greedy();
         }
-        let mut stages = vec![Stage::Temperature(self.temperature)];
+        let mut stages = vec![Stage::Temperature(self.temperature as f32)];
         if self.top_p < 1.0 {
-            stages.push(Stage::TopP(self.top_p));
+            stages.push(Stage::TopP(self.top_p as f32));
         }
         SamplingPlan {
             stages,

@@ -90,7 +90,10 @@ impl Comparison {
             let encode = |text: &String| Ok(tokenizer.encode_raw(text, AddSpecial::Yes)?);
             return self.prompts.iter().map(encode).collect();
         }
-        let vocab = files.tokenizer()?.vocab_size() as u32;
+        let vocab = match files.vocab_size() {
+            Some(size) => size.max(1),
+            None => files.tokenizer()?.vocab_size() as u32,
+        };
         let mut random = StdRng::seed_from_u64(1);
         let (count, longest) = self.random;
         // Lengths of all kinds, the longest among them.
