@@ -82,29 +82,26 @@ impl Compiler<'_, '_> {
         let of_heads = h.inputs.iter().all(|&v| self.last(v) == d)
             && h.weights.iter().all(|&w| self.loader.len(w) == d);
         let is_model = places.iter().all(|p| p.ty == ValueType::Model);
-        let alive = h
-            .norms
-            .iter()
-            .zip(&places)
-            .all(|(&norm, place)| self.is_kept(place, norm, h.rotation));
+        let mut read = h.norms.into_iter().zip(h.inputs);
+        let alive = read.all(|(norm, v)| is_kept(self.plan, v, norm, h.rotation));
         let places: Vec<&Place> = places.iter().collect();
         Ok(of_heads && is_model && alive && can_normalise(rope, d, v_dim, &places))
     }
+}
 
-    /// Whether nothing after node `from`, up to node `to`, writes over a value of token rows. The norms that are left out
-    /// write nothing, but they are looked at as the others are.
-    fn is_kept(&self, place: &Place, from: usize, to: usize) -> bool {
-        let plan = self.plan;
-        let written = (from + 1..=to).filter(|&i| !plan.is_view(i));
-        let mut outputs = written.flat_map(|i| &plan.graph.nodes[i].outputs);
-        place.arena == Rows::Tokens
-            && outputs.all(|&v| {
-                let p = plan.placement(v);
-                p.arena != Rows::Tokens
-                    || p.base + p.row_stride <= place.base
-                    || place.base + place.stride <= p.base
-            })
-    }
+/// Whether nothing after node `from`, up to node `to`, writes over a value of token rows. The norms that are left out write
+/// nothing, but they are looked at as the others are.
+fn is_kept(plan: &Plan, value: ValueId, from: usize, to: usize) -> bool {
+    let place = plan.placement(value);
+    let written = (from + 1..=to).filter(|&i| !plan.is_view(i));
+    let mut outputs = written.flat_map(|i| &plan.graph.nodes[i].outputs);
+    place.arena == Rows::Tokens
+        && outputs.all(|&v| {
+            let p = plan.placement(v);
+            p.arena != Rows::Tokens
+                || p.base + p.row_stride <= place.base
+                || place.base + place.row_stride <= p.base
+        })
 }
 
 /// Rotations whose queries and keys both come from norms of equal parameters that nothing else reads.
@@ -162,3 +159,6 @@ fn candidates(plan: &Plan) -> Vec<HeadNormed> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests;
