@@ -137,6 +137,20 @@ impl Memory {
         (place, values)
     }
 
+    /// A value of token rows of the model's type whose elements are a random pattern again and again: quick to make.
+    pub(super) fn noise(&mut self, width: usize) -> Place {
+        let place = self.output(width, ValueType::Model);
+        let mut pattern = vec![0; 1 << 16];
+        for bytes in pattern.chunks_exact_mut(place.element) {
+            encode(Kind::Float(self.dtype), 1.5 * self.random.next(), bytes);
+        }
+        let from = place.base * self.rows;
+        for chunk in self.contents[0][from..].chunks_mut(pattern.len()) {
+            chunk.copy_from_slice(&pattern[..chunk.len()]);
+        }
+        place
+    }
+
     fn write(&mut self, place: &Place, values: &[f64]) {
         let (at, kind) = (place.base * self.rows, self.kind(place));
         for (row, values) in values.chunks(place.width).enumerate() {

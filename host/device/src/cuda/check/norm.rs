@@ -222,8 +222,7 @@ fn large(gpu: &Arc<Gpu>) -> Result<KernelReport> {
     let (rows, d) = LARGE;
     let dtype = CudaDtype::Bf16;
     let mut memory = Memory::new(gpu, dtype, rows, 0);
-    let mut values = [(); 4].map(|()| memory.output(d, ValueType::Model));
-    values[0] = memory.input(d, ValueType::Model).0;
+    let values = [(); 4].map(|()| memory.noise(d));
     let (weight, _) = weights(gpu, dtype, d, 3)?;
     let spec = NormSpec {
         kind: KINDS[0].1,

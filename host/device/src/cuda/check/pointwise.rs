@@ -315,8 +315,7 @@ fn large(gpu: &Arc<Gpu>) -> Result<KernelReport> {
     let (rows, width) = LARGE;
     let dtype = CudaDtype::Bf16;
     let mut memory = Memory::new(gpu, dtype, rows, 0);
-    let (x, _) = memory.input(2 * width, ValueType::Model);
-    let y = memory.output(width, ValueType::Model);
+    let (x, y) = (memory.noise(2 * width), memory.noise(width));
     let input = GateInput::Merged(x, GateLayout::Halves);
     let instr = Gated::new(gpu, dtype, gates()[0], input, y)?;
     let seconds = memory.ready(&Words::default(), Vec::new())?.time(&instr)?;

@@ -11,9 +11,9 @@ use super::memory::{
 };
 use crate::cpu::rope::frequencies;
 use crate::cuda::driver::Gpu;
+use crate::cuda::ops::CacheArgs;
 use crate::cuda::ops::input::Ints;
 use crate::cuda::ops::rope::{HeadNorm, Places, RopeTable, Rotate, RotateSpec, Rotation, Writing};
-use crate::cuda::ops::{CacheArgs, Place};
 use crate::cuda::options::CudaDtype;
 use crate::cuda::weights::{VectorType, stored};
 use crate::error::Result;
@@ -394,7 +394,7 @@ fn large(gpu: &Arc<Gpu>) -> Result<KernelReport> {
     let (rows, dtype) = (LARGE.0, CudaDtype::Bf16);
     let (heads, kv_heads, d) = (32, 8, 128);
     let mut memory = Memory::new(gpu, dtype, rows, 0);
-    let (merged, _): (Place, _) = memory.input((heads + 2 * kv_heads) * d, ValueType::Model);
+    let merged = memory.noise((heads + 2 * kv_heads) * d);
     let y = memory.output(heads * d, ValueType::Model);
     let stride = rows / BLOCK as usize;
     let tables: Vec<i32> = (0..stride as i32).collect();
