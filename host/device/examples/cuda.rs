@@ -250,6 +250,10 @@ fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
 }
 
 fn main() -> Result<(), Failure> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let usage = "usage: cuda check [FILTER] | parity | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled]";
     match args.first().map(String::as_str) {

@@ -275,6 +275,8 @@ impl CudaDevice {
 
     fn run(&self, program: &[Box<dyn Instr>], step: &Step<'_>) -> Result<()> {
         for instr in program {
+            // With CUDA_LAUNCH_BLOCKING=1 the last one named is the one that hangs.
+            tracing::trace!(name = instr.name(), "launch");
             instr.launch(step)?;
         }
         Ok(())
