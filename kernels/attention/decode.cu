@@ -74,14 +74,14 @@ DEVICE Item load_item(const Item* from) {
 DEVICE int part_begin(const Item& item, int part) { return item.begin + (item.end - item.begin) * part / WARPS; }
 
 // One tile of keys or values, of which the first `rows` positions are in use; the others become zero.
-template <int CHUNKS> DEVICE void load_tile(u32 to, const model_t* from, int rows, int lane) {
+template <int CHUNKS> DEVICE void load_tile(u32 to, const model_t* from, int rows, int lane, u64 policy) {
   constexpr int PITCH = CHUNKS + 1;
   if (rows >= TILE) {
 #pragma unroll
     for (int i = 0; i < CHUNKS / 2; i++) {
       int row = 32 % CHUNKS == 0 ? lane / CHUNKS + i * (32 / CHUNKS) : (i * 32 + lane) / CHUNKS;
       int column = 32 % CHUNKS == 0 ? lane % CHUNKS : (i * 32 + lane) % CHUNKS;
-      copy_async16(to + (row * PITCH + column) * 16, from + (i * 32 + lane) * 8);
+      copy_async16_once(to + (row * PITCH + column) * 16, from + (i * 32 + lane) * 8, policy);
     }
   } else {
     for (int i = 0; i < CHUNKS / 2; i++) {
@@ -96,6 +96,7 @@ template <int CHUNKS> DEVICE void load_tile(u32 to, const model_t* from, int row
 struct Loader {
   const AttentionDecodeParams& p;
   int lane, warp;
+  u64 policy;
   const Item* rest;    // the block's second item
   int count;           // items of the block
   int taken;           // items already looked at
@@ -107,7 +108,7 @@ struct Loader {
   Item item;           // that the next batch belongs to
 
   DEVICE Loader(const AttentionDecodeParams& p, const Item& first, const Item* rest, int count, int lane, int warp)
-      : p(p), lane(lane), warp(warp), rest(rest), count(count), taken(0), ahead(first), tile(0), end(0), base(0), kv_len(0), unit(0), next_begin(0),
+      : p(p), lane(lane), warp(warp), policy(read_once()), rest(rest), count(count), taken(0), ahead(first), tile(0), end(0), base(0), kv_len(0), unit(0), next_begin(0),
         next_end(0), next_unit(0), part_end(0), item(first) {
     look_ahead();
   }
@@ -150,8 +151,8 @@ struct Loader {
       i64 at = __shfl_sync(0xffffffffu, unit, tile - base);
       int rows = kv_len - tile * TILE;
       if (rows <= TILE) wait_for_previous();
-      load_tile<K_CHUNKS>(stage, p.cache.keys + at * (TILE * HEAD_DIM), rows, lane);
-      load_tile<V_CHUNKS>(stage + K_BYTES, p.cache.values + at * (TILE * VALUE_DIM), rows, lane);
+      load_tile<K_CHUNKS>(stage, p.cache.keys + at * (TILE * HEAD_DIM), rows, lane, policy);
+      load_tile<V_CHUNKS>(stage + K_BYTES, p.cache.values + at * (TILE * VALUE_DIM), rows, lane, policy);
       tile++;
     }
     copy_async_commit();

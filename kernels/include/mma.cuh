@@ -68,6 +68,15 @@ template <> DEVICE void mma<f16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b
 DEVICE void copy_async16(u32 to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// The same for what is read once: L2 gives it up before anything else. `policy` comes from `read_once`.
+DEVICE void copy_async16_once(u32 to, const void* from, u64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+}
+DEVICE u64 read_once() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 // The same; what lies beyond the first `bytes` (0 .. 16) is written as zero and not read.
 DEVICE void copy_async16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
