@@ -115,10 +115,21 @@ fn open_dummy(folder: &Path) -> ModelFiles {
     ModelFiles::open(&LocalModel::Folder(folder.to_owned()), LoadFormat::Dummy).unwrap()
 }
 
+/// A runtime that compiles each guest once.
+fn caching(folder: &Path) -> std::sync::Arc<Runtime> {
+    let cache_dir = Some(folder.join("modules"));
+    Runtime::new(RuntimeConfig {
+        cache_dir,
+        ..RuntimeConfig::default()
+    })
+    .unwrap()
+}
+
 /// Numbers of parameters as the models' authors (and transformers' `num_parameters()`) give them.
 #[test]
 fn published_configs_have_their_published_size_without_a_checkpoint() {
-    let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let runtime = caching(cache.path());
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/configs");
     for (name, parameters) in [
         ("llama-3.1-8b", 8_030_261_248u64),
@@ -141,7 +152,8 @@ fn published_configs_have_their_published_size_without_a_checkpoint() {
 
 #[test]
 fn dummy_weights_load_without_checkpoint_and_tokenizer() {
-    let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let runtime = caching(cache.path());
     for name in ["llama", "qwen2", "qwen3", "gpt2", "gemma3"] {
         let folder = only_config(&golden(name).join("config.json"));
         let files = open_dummy(folder.path());
