@@ -305,6 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   u32 ring = shared_address(part_weights + (WARPS * PACK + 1) / 2 * 2) + warp * (STAGES * STAGE_BYTES);
 
+  let_next_start();
   // The plan, the block tables and all positions but the newest of each row are older than this step. Where the kernels
   // of a step cannot start before those are complete, as in a captured graph, they are read without waiting for the kernels
   // ahead: the host says so.
@@ -313,14 +314,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(const __g
   const Item* rest = p.items + p.starts[blockIdx.x];
   int count = 1 + p.starts[blockIdx.x + 1] - p.starts[blockIdx.x];
   if (item.begin == item.end) {
-    wait_for_previous();
+    // Makes room for the next kernel's blocks at once. One block waits in any case: whoever waits for this kernel waits for
+    // all before it.
+    if (blockIdx.x == 0) wait_for_previous();
     return;
   }
   Item next = count > 1 ? load_item(rest) : item;
   Loader loader(p, item, rest, count, lane, warp);
 #pragma unroll 1
   for (int s = 0; s < STAGES; s++) loader.issue(ring + s * STAGE_BYTES);
-  let_next_start();
   wait_for_previous();
 
   // Addresses of this lane's rows for ldmatrix: keys as A, values transposed as A.

@@ -12,13 +12,14 @@ use super::attention::{self, AttentionSpec};
 use super::{CacheArgs, Limits, PlanSlot, Planners, Step, StepKind, Tensor};
 use crate::cuda::compiler::Source;
 use crate::cuda::driver::{Buffer, Gpu, Properties, failed};
+use crate::cuda::graphs::bucket;
 use crate::cuda::launch::{Grid, Kernel, Params};
 use crate::cuda::options::{CudaDtype, Numerics};
 use crate::error::Result;
 
 mod plan;
 
-use plan::{Cuts, DecodePlanner, Geometry, TILE};
+use plan::{Cuts, DecodePlanner, Even, Geometry, TILE};
 
 /// `AttentionDecodeParams` of the kernel.
 #[repr(C)]
@@ -66,41 +67,127 @@ struct Shape {
 }
 
 impl Shape {
-    /// The most loads in flight that shared memory allows.
-    fn new(gpu: &Properties, spec: &AttentionSpec) -> Option<Self> {
+    /// Two blocks of four warps where shared memory allows; more tiles in a ring than three gain nothing.
+    fn of_many(gpu: &Properties, spec: &AttentionSpec) -> Option<Self> {
+        [(2, 4, 2), (1, 4, 2), (1, 2, 2), (1, 1, 1)]
+            .into_iter()
+            .find_map(|(resident, warps, least)| Self::new(gpu, spec, resident, warps, least))
+    }
+
+    /// A block of eight warps has a multiprocessor to itself: for no more pairs of row and KV head than there are
+    /// multiprocessors, of which none needs cutting then.
+    fn of_few(gpu: &Properties, spec: &AttentionSpec) -> Option<Self> {
+        Self::new(gpu, spec, 1, 8, 2)
+    }
+
+    /// As many tiles in flight as fit, which must be `least` per warp.
+    fn new(
+        gpu: &Properties,
+        spec: &AttentionSpec,
+        resident: u32,
+        warps: u32,
+        least: u32,
+    ) -> Option<Self> {
         // A multiprocessor has 1 KiB more than one block may use, and each block costs 1 KiB and a flag.
         const RESERVED: u32 = 1024 + 16;
         let whole = gpu.shared_per_block + 1024;
-        let pack = (spec.heads / spec.kv_heads).min(plan::MAX_PACK);
+        let pack = group(spec).min(plan::MAX_PACK);
         // Rows are padded by 16 bytes.
         let stage = TILE * (2 * spec.k_dim + 16 + 2 * spec.v_dim + 16);
-        let shape = |(resident, warps, least): (u32, u32, u32)| {
-            let parts =
-                warps * pack * (spec.v_dim + 4) * 4 + (warps * pack).next_multiple_of(2) * 8;
-            let free = (whole / resident).checked_sub(RESERVED + parts)?;
-            let stages = (free / (warps * stage)).min(8);
-            (stages >= least).then_some(Self {
-                warps,
-                stages,
-                resident,
-                shared: parts + warps * stages * stage,
-            })
-        };
-        [(2, 4, 3), (1, 4, 2), (1, 2, 2), (1, 1, 1)]
-            .into_iter()
-            .find_map(shape)
+        let parts = warps * pack * (spec.v_dim + 4) * 4 + (warps * pack).next_multiple_of(2) * 8;
+        let free = (whole / resident).checked_sub(RESERVED + parts)?;
+        let stages = (free / (warps * stage)).min(8);
+        (stages >= least).then_some(Self {
+            warps,
+            stages,
+            resident,
+            shared: parts + warps * stages * stage,
+        })
+    }
+
+    /// What cuts are worth, measured on an H200 with heads of 128.
+    fn cuts(self) -> Even {
+        let (cut, uncut) = if self.resident == 1 { (9, 24) } else { (5, 20) };
+        Even {
+            least: 4,
+            cut,
+            uncut,
+        }
     }
 }
 
-/// Decode attention of one layer.
-pub(crate) struct Decode {
+/// Query heads per KV head.
+fn group(spec: &AttentionSpec) -> u32 {
+    spec.heads / spec.kv_heads
+}
+
+/// The kernel in one shape, for steps of certain numbers of rows.
+struct Variant {
     kernel: Kernel,
     shape: Shape,
     geometry: Geometry,
     plan: PlanSlot,
     /// Most pieces of a step.
     pieces: usize,
-    /// `[pieces]` arrivals, zero between launches.
+}
+
+impl Variant {
+    fn new(
+        gpu: &Arc<Gpu>,
+        spec: &AttentionSpec,
+        limits: &Limits,
+        planners: &mut Planners,
+        (shape, rows): (Shape, (u32, u32)),
+    ) -> Result<Self> {
+        let geometry = geometry(gpu, spec, limits, (shape, rows));
+        let mut source = Source::new("attention/decode.cu", "attention_decode")
+            .flag(match spec.dtype {
+                CudaDtype::Bf16 => "MODEL_BF16",
+                CudaDtype::F16 => "MODEL_F16",
+                CudaDtype::F32 => "MODEL_F32",
+            })
+            .define("HEAD_DIM", spec.k_dim)
+            .define("VALUE_DIM", spec.v_dim)
+            .define("GROUP", group(spec))
+            .define("WARPS", shape.warps)
+            .define("STAGES", shape.stages);
+        let features = [
+            ("WINDOW", spec.window.is_some()),
+            ("SOFTCAP", spec.softcap.is_some()),
+            ("ALIBI", spec.alibi.is_some()),
+            ("SINKS", spec.sinks.is_some()),
+        ];
+        for (name, _) in features.iter().filter(|(_, present)| *present) {
+            source = source.flag(name);
+        }
+        let plan = planners.share(format!("decode {geometry:?}"), || {
+            Box::new(DecodePlanner::new(geometry))
+        });
+        Ok(Self {
+            kernel: gpu.kernel(&source)?,
+            shape,
+            plan,
+            pieces: geometry.max_pieces(limits.rows.min(rows.1), limits.len),
+            geometry,
+        })
+    }
+
+    /// Bytes of `[pieces, pack, v_dim]` sums, f32.
+    fn sums_bytes(&self, v_dim: u32) -> usize {
+        self.pieces * (self.geometry.pack() * v_dim) as usize * 4
+    }
+
+    /// Bytes of the sums and of `[pieces, pack, 2]` weights, f32.
+    fn scratch(&self, v_dim: u32) -> usize {
+        self.sums_bytes(v_dim) + self.pieces * self.geometry.pack() as usize * 8
+    }
+}
+
+/// Decode attention of one layer.
+pub(crate) struct Decode {
+    many: Variant,
+    few: Option<Variant>,
+    /// One per piece: arrivals, zero between launches.
     arrived: Buffer,
     cache: usize,
     q: super::Place,
@@ -123,7 +210,7 @@ impl Decode {
             && spec.y.is_aligned()
             && spec.block_size.is_multiple_of(TILE)
             && gpu.properties.capability >= (8, 0)
-            && Shape::new(&gpu.properties, spec).is_some()
+            && Shape::of_many(&gpu.properties, spec).is_some()
     }
 
     /// The kernel for a layer; none where [`Decode::is_possible`] says no.
@@ -139,41 +226,29 @@ impl Decode {
         if !Self::is_possible(gpu, spec) {
             return Ok(None);
         }
-        let Some(shape) = Shape::new(&gpu.properties, spec) else {
+        let Some(shape) = Shape::of_many(&gpu.properties, spec) else {
             return Ok(None);
         };
-        let geometry = geometry(gpu, spec, limits, shape);
-        let group = spec.heads / spec.kv_heads;
-        let mut source = Source::new("attention/decode.cu", "attention_decode")
-            .flag(match spec.dtype {
-                CudaDtype::Bf16 => "MODEL_BF16",
-                CudaDtype::F16 => "MODEL_F16",
-                CudaDtype::F32 => "MODEL_F32",
-            })
-            .define("HEAD_DIM", spec.k_dim)
-            .define("VALUE_DIM", spec.v_dim)
-            .define("GROUP", group)
-            .define("WARPS", shape.warps)
-            .define("STAGES", shape.stages);
-        let features = [
-            ("WINDOW", spec.window.is_some()),
-            ("SOFTCAP", spec.softcap.is_some()),
-            ("ALIBI", spec.alibi.is_some()),
-            ("SINKS", spec.sinks.is_some()),
-        ];
-        for (name, _) in features.iter().filter(|(_, present)| *present) {
-            source = source.flag(name);
-        }
-        let pieces = geometry.max_pieces(limits.rows, limits.len);
-        let plan = planners.share(format!("decode {geometry:?}"), || {
-            Box::new(DecodePlanner::new(geometry))
-        });
+        let units = geometry(gpu, spec, limits, (shape, (0, u32::MAX))).units();
+        let few_rows = gpu.properties.multiprocessors / units.max(1);
+        // What a row's result is depends on the shape too.
+        let few_shape = match spec.numerics {
+            Numerics::Fast if few_rows > 0 => Shape::of_few(&gpu.properties, spec),
+            Numerics::Fast | Numerics::BatchInvariant => None,
+        };
+        let few = match few_shape {
+            Some(shape) => {
+                let which = (shape, (0, few_rows));
+                Some(Variant::new(gpu, spec, limits, planners, which)?)
+            }
+            None => None,
+        };
+        let from = if few.is_some() { few_rows + 1 } else { 0 };
+        let many = Variant::new(gpu, spec, limits, planners, (shape, (from, u32::MAX)))?;
+        let pieces = few.as_ref().map_or(0, |v| v.pieces).max(many.pieces);
         Ok(Some(Self {
-            kernel: gpu.kernel(&source)?,
-            shape,
-            geometry,
-            plan,
-            pieces,
+            many,
+            few,
             arrived: gpu.allocate_zeroed(4 * pieces, "attention's counters")?,
             cache: spec.cache,
             q: spec.q,
@@ -186,19 +261,27 @@ impl Decode {
         }))
     }
 
-    fn sums_bytes(&self) -> usize {
-        self.pieces * (self.geometry.pack() * self.v_dim) as usize * 4
+    /// The variant that has the plan of a step with so many rows of one token.
+    fn variant(&self, rows: u32) -> &Variant {
+        let plans = |v: &&Variant| bucket(rows) <= v.geometry.rows.1;
+        self.few.as_ref().filter(plans).unwrap_or(&self.many)
     }
 }
 
 /// How a step's work is cut.
-fn geometry(gpu: &Gpu, spec: &AttentionSpec, limits: &Limits, shape: Shape) -> Geometry {
+fn geometry(
+    gpu: &Gpu,
+    spec: &AttentionSpec,
+    limits: &Limits,
+    (shape, rows): (Shape, (u32, u32)),
+) -> Geometry {
     let even = Geometry {
         kv_heads: spec.kv_heads,
-        group: spec.heads / spec.kv_heads,
+        group: group(spec),
         window: spec.window,
         blocks: gpu.properties.multiprocessors * shape.resident,
-        cuts: Cuts::Even { least: shape.warps },
+        cuts: Cuts::Even(shape.cuts()),
+        rows,
     };
     if spec.numerics == Numerics::Fast {
         return even;
@@ -232,13 +315,10 @@ fn is_captured(gpu: &Gpu) -> Result<bool> {
 }
 
 impl attention::Kernel for Decode {
-    /// `[pieces, pack, v_dim]` sums and `[pieces, pack, 2]` weights, f32.
-    fn scratch(&self) -> usize {
-        self.sums_bytes() + self.pieces * self.geometry.pack() as usize * 8
-    }
-
     fn launch(&self, step: &Step<'_>) -> Result<()> {
-        let starts = step.plan(self.plan).address;
+        let variant = self.variant(step.single_rows);
+        let geometry = &variant.geometry;
+        let starts = step.plan(variant.plan).address;
         let Some(cache) = step.caches.get(self.cache).copied() else {
             return Ok(());
         };
@@ -246,22 +326,28 @@ impl attention::Kernel for Decode {
             q: step.tensor(&self.q),
             out: step.tensor(&self.y),
             cache,
-            items: starts + 4 * self.geometry.items_at() as u64,
+            items: starts + 4 * geometry.items_at() as u64,
             starts,
             piece_sums: step.scratch,
-            piece_weights: step.scratch + self.sums_bytes() as u64,
+            piece_weights: step.scratch + variant.sums_bytes(self.v_dim) as u64,
             arrived: self.arrived.address(),
             slopes: self.alibi,
             sinks: self.sinks,
             scale: self.scale,
             softcap: self.softcap,
-            window: self
-                .geometry
+            window: geometry
                 .window
                 .map_or(0, |w| i32::try_from(w).unwrap_or(i32::MAX)),
             early: i32::from(step.kind == StepKind::Decode && is_captured(step.gpu)?),
         };
-        let grid = Grid::new(self.geometry.blocks, 32 * self.shape.warps).shared(self.shape.shared);
-        self.kernel.launch(step.gpu, grid, &params)
+        let shape = &variant.shape;
+        let grid = Grid::new(geometry.blocks, 32 * shape.warps).shared(shape.shared);
+        variant.kernel.launch(step.gpu, grid, &params)
+    }
+
+    /// Sums and weights of pieces.
+    fn scratch(&self) -> usize {
+        let of = |v: &Variant| v.scratch(self.v_dim);
+        self.few.as_ref().map_or(0, of).max(of(&self.many))
     }
 }

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::cuda::graphs::bucket;
 use crate::cuda::ops::{Limits, PlanRow, Planner};
 
 #[cfg(test)]
@@ -23,16 +24,24 @@ pub(crate) const ITEM_WORDS: usize = 8;
 /// What an item costs beside its tiles, in tiles: its queries, its merge, the switch.
 const OVERHEAD: f64 = 1.0;
 
-/// What it costs to cut a pair that a block could have to itself, in tiles: its pieces meet in global memory.
-const CUT: f64 = 5.0;
-
 /// Where ranges may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cuts {
-    /// Where the blocks come out even; pieces have at least so many tiles if the pair has.
-    Even { least: u32 },
+    /// Where the blocks come out even.
+    Even(Even),
     /// At multiples of so many tiles, whatever the batch.
     Fixed { tiles: u32 },
+}
+
+/// What cuts are worth, in tiles, as measured: they depend on how many warps share an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Even {
+    /// Least of a piece, where a pair has as many.
+    pub least: u32,
+    /// Cost of cutting a pair that a block could have to itself: its pieces meet in global memory.
+    pub cut: u32,
+    /// A pair no longer than this stays whole if a block has nothing else to do.
+    pub uncut: u32,
 }
 
 /// What plans depend on beside the rows.
@@ -46,6 +55,8 @@ pub(crate) struct Geometry {
     /// Blocks of the grid.
     pub blocks: u32,
     pub cuts: Cuts,
+    /// Rows of one token that a step has, rounded up to its bucket; steps with other numbers are not planned.
+    pub rows: (u32, u32),
 }
 
 impl Geometry {
@@ -55,7 +66,7 @@ impl Geometry {
     }
 
     /// Pairs of a row.
-    fn units(&self) -> u32 {
+    pub(crate) fn units(&self) -> u32 {
         self.kv_heads * self.group.div_ceil(self.pack())
     }
 
@@ -86,7 +97,7 @@ impl Geometry {
         let pairs = rows as usize * self.units() as usize;
         match self.cuts {
             // Each block but the last ends with at most one cut.
-            Cuts::Even { .. } => pairs + self.blocks as usize,
+            Cuts::Even(_) => pairs + self.blocks as usize,
             Cuts::Fixed { tiles } => pairs * self.fixed_pieces(len, tiles),
         }
     }
@@ -94,7 +105,7 @@ impl Geometry {
     /// Most pieces of a step.
     pub(crate) fn max_pieces(&self, rows: u32, len: u32) -> usize {
         match self.cuts {
-            Cuts::Even { .. } => 2 * self.blocks as usize,
+            Cuts::Even(_) => 2 * self.blocks as usize,
             Cuts::Fixed { tiles } => match self.fixed_pieces(len, tiles) {
                 1 => 1,
                 pieces => rows as usize * self.units() as usize * pieces,
@@ -164,7 +175,7 @@ impl DecodePlanner {
     }
 
     /// Walks the pairs in order and fills block after block, each with its share of what is left.
-    fn even(&mut self, rows: &[PlanRow], least: u32) {
+    fn even(&mut self, rows: &[PlanRow], even: Even) {
         let g = self.geometry;
         let units = g.units();
         let work = |row: &PlanRow| {
@@ -174,7 +185,7 @@ impl DecodePlanner {
         let mut left: f64 = rows.iter().map(work).sum();
         let mut pieces = 0;
         let mut most = 0.0;
-        let mut block = Share::open(left, g.blocks, least, most);
+        let mut block = Share::open(left, g.blocks, even, most);
         self.starts.push(0);
         for row in rows {
             let (first, end) = g.tiles(row.kv_len);
@@ -186,7 +197,7 @@ impl DecodePlanner {
                     let take = if last {
                         end - begin
                     } else {
-                        block.take(end - begin, begin == first, least)
+                        block.take(end - begin, begin == first)
                     };
                     if take > 0 {
                         self.items.push(Item {
@@ -208,7 +219,7 @@ impl DecodePlanner {
                         self.starts.push(self.items.len() as u32);
                         let blocks = g.blocks - self.starts.len() as u32 + 1;
                         most = block.spent.max(most);
-                        block = Share::open(left, blocks, least, most);
+                        block = Share::open(left, blocks, even, most);
                     }
                 }
                 pieces = number(&mut self.items[from..], pieces);
@@ -281,6 +292,7 @@ fn number(items: &mut [Item], pieces: u32) -> u32 {
 
 /// What a block may take, in tiles.
 struct Share {
+    even: Even,
     budget: f64,
     spent: f64,
     /// What the fullest block has.
@@ -289,25 +301,31 @@ struct Share {
 
 impl Share {
     /// One of `blocks` equal shares of what is left, each of which ends with a cut.
-    fn open(left: f64, blocks: u32, least: u32, most: f64) -> Self {
+    fn open(left: f64, blocks: u32, even: Even, most: f64) -> Self {
         let cuts = OVERHEAD * f64::from(blocks - 1);
         Self {
-            budget: ((left + cuts) / f64::from(blocks)).max(f64::from(least) + OVERHEAD),
+            even,
+            budget: ((left + cuts) / f64::from(blocks)).max(f64::from(even.least) + OVERHEAD),
             spent: 0.0,
             most,
         }
     }
 
     /// How many of the `tiles` that are left of a pair to take; 0 when the block is done.
-    fn take(&self, tiles: u32, is_whole: bool, least: u32) -> u32 {
+    fn take(&self, tiles: u32, is_whole: bool) -> u32 {
+        let Even { least, cut, uncut } = self.even;
         let room = self.budget - self.spent;
         let cost = f64::from(tiles) + OVERHEAD;
-        let uncut = cost <= room + CUT.min(self.budget / 8.0) || cost <= self.most - self.spent;
-        if cost <= room + f64::from(least) / 2.0 || is_whole && uncut {
+        let keep = || {
+            cost <= room + f64::from(cut).min(self.budget / 8.0)
+                || cost <= self.most - self.spent
+                || self.spent == 0.0 && tiles <= uncut
+        };
+        if cost <= room + f64::from(least) / 2.0 || is_whole && keep() {
             return tiles;
         }
         let take = (room - OVERHEAD).round().max(0.0) as u32;
-        if take < least || is_whole && f64::from(take) < CUT {
+        if take < least || is_whole && take < cut {
             if self.spent > 0.0 {
                 return 0;
             }
@@ -357,8 +375,12 @@ impl Planner for DecodePlanner {
             some = rows.iter().filter(single).copied().collect::<Vec<_>>();
             &some
         };
+        let (from, to) = self.geometry.rows;
+        if !(from..=to).contains(&bucket(rows.len() as u32)) {
+            return;
+        }
         match self.geometry.cuts {
-            Cuts::Even { least } => self.even(rows, least),
+            Cuts::Even(even) => self.even(rows, even),
             Cuts::Fixed { tiles } => self.fixed(rows, tiles),
         }
         let blocks = self.geometry.blocks as usize;

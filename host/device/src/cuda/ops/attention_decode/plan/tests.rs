@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::{Cuts, DecodePlanner, Geometry, ITEM_WORDS, OVERHEAD, TILE};
+use super::{Cuts, DecodePlanner, Even, Geometry, ITEM_WORDS, OVERHEAD, TILE};
 use crate::cuda::ops::{Limits, PlanRow, Planner};
 
 /// An item as the kernel reads it.
@@ -133,7 +133,12 @@ fn even(kv_heads: u32, group: u32, blocks: u32) -> Geometry {
         group,
         window: None,
         blocks,
-        cuts: Cuts::Even { least: 4 },
+        cuts: Cuts::Even(Even {
+            least: 4,
+            cut: 5,
+            uncut: 20,
+        }),
+        rows: (0, u32::MAX),
     }
 }
 
@@ -153,6 +158,30 @@ fn a_short_row_is_not_cut_below_the_least() {
     let items = plan(g, &rows);
     check(g, &rows, &items);
     assert!(items.iter().all(|i| i.end - i.begin == 4));
+}
+
+#[test]
+fn a_short_row_stays_whole() {
+    let (g, rows) = (even(8, 4, 264), rows(&[290]));
+    let items = plan(g, &rows);
+    check(g, &rows, &items);
+    // 19 tiles.
+    assert!(items.iter().all(|i| i.piece < 0));
+    assert!((0..264).all(|b| load(&items, b) <= 20.0));
+}
+
+#[test]
+fn other_numbers_of_rows_are_not_planned() {
+    let g = Geometry {
+        rows: (0, 8),
+        ..even(2, 2, 10)
+    };
+    // 9 rows run as 16.
+    let mut words = Vec::new();
+    DecodePlanner::new(g).plan(&rows(&[40; 9]), &mut words);
+    assert!(words.is_empty());
+    let rows = rows(&[40; 7]);
+    check(g, &rows, &plan(g, &rows));
 }
 
 #[test]
@@ -207,15 +236,18 @@ fn anything_is_covered_once() {
             kv_heads: 1 + random(8),
             group: 1 + random(40),
             window: (random(3) == 0).then(|| 1 + random(700)),
+            rows: (0, u32::MAX),
             blocks: 1 + random(300),
             cuts: if random(3) == 0 {
                 Cuts::Fixed {
                     tiles: 1 + random(64),
                 }
             } else {
-                Cuts::Even {
+                Cuts::Even(Even {
                     least: 1 << random(4),
-                }
+                    cut: random(10),
+                    uncut: random(40),
+                })
             },
         };
         let rows = rows(&lens);
