@@ -93,7 +93,7 @@ fn too_large() -> GraphError {
 
 /// By value that owns bytes: the node after which nothing reads them; `None` for the graph's output, which stays, and
 /// for views. What is gathered stays until the last token row has been computed, so that a device may compute all token
-/// rows first and output rows afterwards.
+/// rows first and output rows afterwards; what a merged linear reads stays until its gate.
 fn last_uses(graph: &Graph, views: &Views) -> Vec<Option<usize>> {
     let mut ends = vec![None; graph.values.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
@@ -111,6 +111,20 @@ fn last_uses(graph: &Graph, views: &Views) -> Vec<Option<usize>> {
                 let end = &mut ends[views.owners[x.index()].value.index()];
                 *end = (*end).max(Some(last));
             }
+        }
+    }
+    // A device may compute a merged linear and its gate as one, from what the linear reads.
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let (Op::GatedMerged { .. }, [merged]) = (&node.op, &node.inputs[..]) else {
+            continue;
+        };
+        let linear = graph.nodes[..i]
+            .iter()
+            .rev()
+            .find(|n| n.outputs.contains(merged));
+        for v in linear.map_or(&[][..], |n| &n.inputs) {
+            let end = &mut ends[views.owners[v.index()].value.index()];
+            *end = (*end).max(Some(i));
         }
     }
     let output = views.owners[graph.output.value().index()].value;
