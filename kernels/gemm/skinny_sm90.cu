@@ -30,6 +30,12 @@
 #ifndef SPLIT
 #define SPLIT 1
 #endif
+#ifndef MEET
+#define MEET 0
+#endif
+#ifndef BOXES
+#define BOXES 1
+#endif
 #ifndef SHARE
 #define SHARE 1
 #endif
@@ -51,14 +57,16 @@ struct SkinnyParams {
   int n, k, tokens;
   int ahead;            // steps beyond the ring that are brought to L2 before the wait
   int lead;             // steps before its last at which a block lets the next kernel start
+  float* scratch;       // [units, SPLIT, TILE_TOKENS * TILE_ROWS]
+  u32* counters;        // [units]
 };
 
-static constexpr int STEP = 64;  // columns: one line of the swizzle
+static constexpr int STEP = 64 * BOXES;  // columns; a line of the swizzle is 64
 static constexpr int TILE_ROWS = 64 * GROUPS;
 static constexpr int WEIGHT_BYTES = TILE_ROWS * STEP * 2, X_BYTES = TILE_TOKENS * STEP * 2;
 static constexpr int STAGE_BYTES = WEIGHT_BYTES + X_BYTES;
 static constexpr int CONSUMERS = GROUPS * 128;
-static constexpr int CLUSTER = SPLIT * SHARE;
+static constexpr int CLUSTER = (MEET ? 1 : SPLIT) * SHARE;
 static constexpr int BLOCKS = TILE_TOKENS / 8;     // of 8 tokens, four accumulators each
 static constexpr int PAIRS = (BLOCKS + 1) / 2;     // what the epilogue handles at once
 static constexpr int NEIGHBOURS = 8;               // token tiles that run side by side, so that weights stay in L2
@@ -75,12 +83,12 @@ struct Work {
     const int all = (p.k + STEP - 1) / STEP, part = SPLIT > 1 ? blockIdx.x % SPLIT : 0;
     from = all * part / SPLIT;
     steps = all * (part + 1) / SPLIT - from;
-    const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    const int first = blockIdx.x / (SPLIT * SHARE), stride = gridDim.x / (SPLIT * SHARE);
     units = (row_tiles * token_tiles - first + stride - 1) / stride;
   }
   // First weight row and first token of this block's i-th unit.
   DEVICE int2 place(int i) const {
-    const int unit = blockIdx.x / CLUSTER + i * (gridDim.x / CLUSTER);
+    const int unit = blockIdx.x / (SPLIT * SHARE) + i * (gridDim.x / (SPLIT * SHARE));
     const int per_group = NEIGHBOURS * row_tiles, group = unit / per_group, left = unit - group * per_group;
     const int size = min(NEIGHBOURS, token_tiles - group * NEIGHBOURS);
     int row = left / size;
@@ -207,8 +215,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
       auto load_weights = [&](int i) {
         const int s = i % STAGES;
         mbarrier_arrive_expect(&full[s], STAGE_BYTES);
-        tensor_load_2d(shared + s * STAGE_BYTES, &p.weight, &full[s], policy, (work.from + i % work.steps) * STEP,
-                       work.place(i / work.steps).x);
+#pragma unroll
+        for (int b = 0; b < BOXES; b++)
+          tensor_load_2d(shared + s * STAGE_BYTES + b * (WEIGHT_BYTES / BOXES), &p.weight, &full[s], policy,
+                         (work.from + i % work.steps) * STEP + b * 64, work.place(i / work.steps).x);
       };
       auto load_x = [&](int i) {
         const int s = i % STAGES, token = work.place(i / work.steps).y, column = (work.from + i % work.steps) * STEP;
@@ -218,7 +228,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
           tensor_load_2d_multicast(to + rank * (X_BYTES / SHARE), &p.x, &full[s], (1 << SHARE) - 1, column,
                                    token + rank * (TILE_TOKENS / SHARE));
         } else {
-          tensor_load_2d(to, &p.x, &full[s], L2_EVICT_LAST, column, token);
+#pragma unroll
+          for (int b = 0; b < BOXES; b++)
+            tensor_load_2d(to + b * (X_BYTES / BOXES), &p.x, &full[s], L2_EVICT_LAST, column + b * 64, token);
         }
       };
       const int early = min(STAGES, count);
@@ -258,7 +270,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
         const u64 a = matrix_desc<128>(at + group * 64 * 128, 1024), b = matrix_desc<128>(at + WEIGHT_BYTES, 1024);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; k++) wgmma_ss<model_t, K_MAJOR>(d, advance(a, k * 32), advance(b, k * 32), step + k > 0);
+        for (int k = 0; k < 4 * BOXES; k++)
+          wgmma_ss<model_t, K_MAJOR>(d, advance(a, k / 4 * (WEIGHT_BYTES / BOXES) + k % 4 * 32),
+                                     advance(b, k / 4 * (X_BYTES / BOXES) + k % 4 * 32), step + k > 0);
         wgmma_commit();
         wgmma_wait<1>();
         if (step > 0) release((i - 1) % STAGES);
@@ -278,8 +292,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
           if (place.y + pair * 16 < last) epilogue.write(two, place.y + pair * 16, last);
         }
       } else {
-        named_sync(1, CONSUMERS);
         float4* sums = (float4*)shared;
+        if (MEET) sums = (float4*)(p.scratch + (i64)blockIdx.x * (TILE_TOKENS * TILE_ROWS));
+        else named_sync(1, CONSUMERS);
 #pragma unroll
         for (int block = 0; block < BLOCKS; block++)
           sums[block * CONSUMERS + threadIdx.x] =
@@ -289,7 +304,22 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
   }
 
   if (SPLIT > 1) {
-    cluster_sync();
+    if (MEET) {
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        u32* counter = p.counters + blockIdx.x / SPLIT;
+        u32 old, now;
+        asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
+        const u32 until = (old / SPLIT + 1) * SPLIT;
+        do {
+          asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+        } while ((int)(now - until) < 0);
+      }
+      __syncthreads();
+    } else {
+      cluster_sync();
+    }
     if (warp < CONSUMERS / 32) {
       const int2 place = work.place(0);
       const int last = min(place.y + TILE_TOKENS, p.tokens);
@@ -297,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
       epilogue.rows_from(place.x + warp * 16);
       u32 parts[SPLIT];
 #pragma unroll
-      for (int r = 0; r < SPLIT; r++) parts[r] = cluster_address(shared, r) + threadIdx.x * 16;
+      for (int r = 0; r < (MEET ? 0 : SPLIT); r++) parts[r] = cluster_address(shared, r) + threadIdx.x * 16;
       for (int pair = blockIdx.x % SPLIT; pair < PAIRS && place.y + pair * 16 < last; pair += SPLIT) {
         float two[8] = {};
 #pragma unroll
@@ -305,7 +335,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) skinny(const __g
 #pragma unroll
           for (int half = 0; half < 2; half++) {
             if (pair * 2 + half >= BLOCKS) continue;
-            const float4 v = cluster_load4(parts[r] + (pair * 2 + half) * (CONSUMERS * 16));
+            float4 v;
+            if (MEET) {
+              const float4* at = (const float4*)(p.scratch + (i64)(blockIdx.x / SPLIT * SPLIT + r) * (TILE_TOKENS * TILE_ROWS)) +
+                                 (pair * 2 + half) * CONSUMERS + threadIdx.x;
+              asm volatile("ld.relaxed.gpu.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
+            } else {
+              v = cluster_load4(parts[r] + (pair * 2 + half) * (CONSUMERS * 16));
+            }
             two[half * 4] += v.x;
             two[half * 4 + 1] += v.y;
             two[half * 4 + 2] += v.z;

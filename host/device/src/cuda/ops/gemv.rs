@@ -39,8 +39,6 @@ unsafe impl Params for GemvParams {}
 /// How the kernel is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
-    /// Weight rows of a tile: 8, or 16.
-    pub rows: u32,
     /// Columns of a stage.
     pub chunk: u32,
     /// Stages of the ring.
@@ -55,31 +53,25 @@ const WARPS: u32 = 8;
 /// Most tokens.
 pub(crate) const TOKENS: u32 = 16;
 
-/// The shapes that are tried, 16 KiB a stage. A gated product needs 16 rows.
-pub(crate) const SHAPES: [Shape; 4] = [
+/// Weight rows of a tile.
+const ROWS: u32 = 8;
+
+/// The shapes that are tried: one block a multiprocessor, two, and clusters for x that fits no single one.
+pub(crate) const SHAPES: [Shape; 3] = [
     Shape {
-        rows: 8,
+        chunk: 1024,
+        stages: 12,
+        split: 1,
+    },
+    Shape {
         chunk: 1024,
         stages: 6,
         split: 1,
     },
     Shape {
-        rows: 16,
-        chunk: 512,
-        stages: 6,
-        split: 1,
-    },
-    Shape {
-        rows: 8,
         chunk: 1024,
-        stages: 10,
-        split: 1,
-    },
-    Shape {
-        rows: 16,
-        chunk: 512,
-        stages: 10,
-        split: 1,
+        stages: 6,
+        split: 4,
     },
 ];
 
@@ -112,7 +104,6 @@ impl Variant {
                 _ => "MODEL_BF16",
             })
             .define("TOKENS", self.tokens)
-            .define("ROWS", self.shape.rows)
             .define("CHUNK", self.shape.chunk)
             .define("STAGES", self.shape.stages)
             .define("SPLIT", self.shape.split)
@@ -128,15 +119,14 @@ impl Variant {
 
     /// Blocks that share out the tiles, times those that share k.
     fn blocks(&self, gpu: &Gpu, p: &Product) -> u32 {
-        let Shape { rows, split, .. } = self.shape;
+        let Shape { split, .. } = self.shape;
         let groups = gpu.properties.multiprocessors / split;
-        p.n.div_ceil(rows).min(groups) * split
+        p.n.div_ceil(ROWS).min(groups) * split
     }
 
     /// Dynamic shared memory, bytes; the kernel's layout.
     fn shared(&self, p: &Product, blocks: u32) -> u64 {
         let Shape {
-            rows,
             chunk,
             stages,
             split,
@@ -146,13 +136,13 @@ impl Variant {
         } else {
             p.k.div_ceil(split).next_multiple_of(32).min(p.k)
         };
-        let sums = u64::from(self.tokens * rows * 4);
-        let ring = u64::from(stages * rows * (chunk * 2 + 64));
+        let sums = u64::from(self.tokens * ROWS * 4);
+        let ring = u64::from(stages * ROWS * (chunk * 2 + 64));
         let x = u64::from(self.tokens) * u64::from(part.next_multiple_of(64) * 2 + 64);
         let kept = if split == 1 {
             0
         } else {
-            u64::from(p.n.div_ceil(rows).div_ceil(blocks / split) + 1) * sums
+            u64::from(p.n.div_ceil(ROWS).div_ceil(blocks / split) + 1) * sums
         };
         ring + 2 * u64::from(WARPS) * sums + x + kept
     }
@@ -172,7 +162,7 @@ impl Gemv {
             && p.input != CudaDtype::F32
             && p.k.is_multiple_of(8)
             && (shape.split == 1 || gpu.properties.capability >= (9, 0))
-            && (p.gating.is_none() || shape.rows == 16 && p.n.is_multiple_of(16))
+            && (p.gating.is_none() || shape.split == 1 && p.n.is_multiple_of(2 * ROWS))
             && variant.shared(p, variant.blocks(gpu, p))
                 <= u64::from(gpu.properties.shared_per_block)
     }
@@ -219,7 +209,7 @@ impl Gemv {
             k: p.k as i32,
             tokens: p.m as i32,
             ahead: 0,
-            lead: shape.stages as i32,
+            lead: i32::MAX,
             padding: 0,
         };
         let grid = Grid::new(blocks, 32 * (WARPS + 1))

@@ -59,9 +59,7 @@ impl Way {
     fn number(self) -> u32 {
         match self {
             Self::Invariant => 0,
-            Self::Gemv(s) => {
-                1 << 28 | s.rows << 20 | (s.chunk / 256) << 12 | s.stages << 4 | s.split
-            }
+            Self::Gemv(s) => 1 << 28 | (s.chunk / 256) << 12 | s.stages << 4 | s.split,
             Self::Skinny(s) => {
                 2 << 28 | s.tokens << 16 | s.groups << 12 | s.split << 8 | s.share << 4 | s.resident
             }
@@ -72,7 +70,6 @@ impl Way {
         match number >> 28 {
             0 => Some(Self::Invariant),
             1 => Some(Self::Gemv(gemv::Shape {
-                rows: number >> 20 & 0xff,
                 chunk: (number >> 12 & 0xff) * 256,
                 stages: number >> 4 & 0xff,
                 split: number & 0xf,
@@ -98,7 +95,7 @@ pub(crate) struct Own {
 
 impl Own {
     /// Changes when a number means another variant.
-    pub(crate) const VERSION: u32 = 2;
+    pub(crate) const VERSION: u32 = 3;
 
     /// Nothing is compiled yet.
     ///

@@ -32,6 +32,9 @@ struct SkinnyParams {
     tokens: i32,
     ahead: i32,
     lead: i32,
+    padding: i32,
+    scratch: u64,
+    counters: u64,
 }
 
 // SAFETY: the kernel's structure; its addresses are the operands', which live until the step has run.
@@ -218,6 +221,9 @@ impl Skinny {
             tokens: p.m as i32,
             ahead: 0,
             lead: stages as i32,
+            padding: 0,
+            scratch: 0,
+            counters: 0,
         };
         let blocks = shape.units(p) * shape.cluster();
         // Without a split blocks go on to further tiles.
