@@ -1,5 +1,5 @@
 //! The CUDA device without a server: `cuda check [FILTER]`, `cuda parity`, `cuda bench 8b|1b|tiny SEQUENCES INPUT OUTPUT
-//! [eager|invariant] [sampled]`.
+//! [eager|invariant] [sampled]`, `cuda profile 8b|1b|tiny SEQUENCESxLENGTH…`.
 
 #[path = "../tests/support/drive.rs"]
 #[allow(
@@ -25,8 +25,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use guesthouse_device::{
-    CpuDevice, CpuOptions, CudaDevice, CudaDtype, CudaGraphs, CudaOptions, DeviceExecutor, KvBudget,
-    KvMemory, Numerics,
+    CpuDevice, CpuOptions, CudaDevice, CudaDtype, CudaGraphs, CudaOptions, DeviceExecutor,
+    KvBudget, KvMemory, Numerics,
 };
 use guesthouse_engine::{
     CacheSalt, Draw, Engine, EngineConfig, Event, GenerationParams, PrefixCaching, Priority,
@@ -80,7 +80,8 @@ fn check(filter: Option<&str>) -> Result<(), Failure> {
             r.case,
             r.error,
             r.tolerance,
-            r.seconds.map_or(String::new(), |s| format!("{:.1} us", s * 1e6)),
+            r.seconds
+                .map_or(String::new(), |s| format!("{:.1} us", s * 1e6)),
             r.verdict
         );
     })?;
@@ -118,7 +119,12 @@ fn parity() -> Result<(), Failure> {
             let cpu = CpuDevice::load(&plan, source.as_ref(), &cpu, &mut |_| {})?;
             let plan = model.plan_of(Arc::clone(&source), &passes, dtype.bytes());
             let gpu = CudaDevice::load(&plan, source.as_ref(), &cuda, &mut |_| {})?;
-            compare(cpu, gpu, tolerance, &format!("{} window {window:?}", dtype.name()));
+            compare(
+                cpu,
+                gpu,
+                tolerance,
+                &format!("{} window {window:?}", dtype.name()),
+            );
         }
     }
     Ok(())
@@ -140,8 +146,14 @@ fn compare(cpu: DeviceExecutor, gpu: DeviceExecutor, tolerance: f32, what: &str)
             same += 1;
             worst = worst.max((a.logprob - b.logprob).abs());
         }
-        let verdict = if worst <= tolerance && same > 0 { "ok" } else { "FAIL" };
-        println!("{what}: prompt {len}: {same} of 12 tokens alike, log-probability off by {worst:.2e} {verdict}");
+        let verdict = if worst <= tolerance && same > 0 {
+            "ok"
+        } else {
+            "FAIL"
+        };
+        println!(
+            "{what}: prompt {len}: {same} of 12 tokens alike, log-probability off by {worst:.2e} {verdict}"
+        );
         if same == 0 {
             let show = |s: &[Sampled]| s.iter().map(|s| (s.token, s.logprob)).collect::<Vec<_>>();
             println!("  cpu {:?}\n  gpu {:?}", show(&a), show(&b));
@@ -162,14 +174,26 @@ fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
     let options = CudaOptions {
         cache_dir: cache_dir(),
         max_len: (load.input + load.output + 16).max(4096),
-        graphs: if has("eager") { CudaGraphs::Eager } else { CudaGraphs::Captured },
-        numerics: if has("invariant") { Numerics::BatchInvariant } else { Numerics::Fast },
+        graphs: if has("eager") {
+            CudaGraphs::Eager
+        } else {
+            CudaGraphs::Captured
+        },
+        numerics: if has("invariant") {
+            Numerics::BatchInvariant
+        } else {
+            Numerics::Fast
+        },
         max_step_tokens: 8192,
         ..CudaOptions::default()
     };
     let start = Instant::now();
     let executor = CudaDevice::load(&plan, source.as_ref(), &options, &mut |_| {})?;
-    println!("loaded in {:.2} s, {:?}", start.elapsed().as_secs_f64(), executor.memory());
+    println!(
+        "loaded in {:.2} s, {:?}",
+        start.elapsed().as_secs_f64(),
+        executor.memory()
+    );
     let config = EngineConfig {
         max_waiting: 4096,
         max_running: 256,
@@ -192,7 +216,10 @@ fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
         for i in 0..load.sequences {
             let (sender, events) = mpsc::channel::<Event>();
             let prompt = (0..load.input)
-                .map(|t| (t.wrapping_mul(2_654_435_761) ^ (i * 977 + round as u32 * 31)) % (model.vocab - 1))
+                .map(|t| {
+                    (t.wrapping_mul(2_654_435_761) ^ (i * 977 + round as u32 * 31))
+                        % (model.vocab - 1)
+                })
                 .collect();
             engine.submit(
                 Request {
@@ -220,7 +247,10 @@ fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
             let now = Instant::now();
             let mut new = 0;
             for events in &receivers {
-                new += events.try_iter().filter(|e| matches!(e, Event::Token { .. })).count();
+                new += events
+                    .try_iter()
+                    .filter(|e| matches!(e, Event::Token { .. }))
+                    .count();
             }
             if new > 0 {
                 first.get_or_insert(now - start);
@@ -249,16 +279,52 @@ fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
+fn profile(model: &Llama, works: &[(u32, u32)]) -> Result<(), Failure> {
+    let source: Arc<dyn WeightSource> = model.dummy();
+    let plan = model.plan_of(Arc::clone(&source), &PassOptions::default(), 2);
+    let longest = works.iter().map(|w| w.1).max().unwrap_or(1);
+    let options = CudaOptions {
+        cache_dir: cache_dir(),
+        max_len: longest.max(4096),
+        ..CudaOptions::default()
+    };
+    let mut device = CudaDevice::new(&plan, source.as_ref(), &options, &mut |_| {})?;
+    for &(rows, len) in works {
+        println!("{rows} sequences of {len}");
+        for share in device.profile(rows, len)? {
+            let time = share.time.as_secs_f64() * 1e6;
+            println!(
+                "  {:<24} {:4} launches {time:9.1} us, {:7.2} each",
+                share.name,
+                share.count,
+                time / share.count as f64
+            );
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Failure> {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: cuda check [FILTER] | parity | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled]";
+    let usage = "usage: cuda check [FILTER] | parity | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled] | profile 8b|1b|tiny SEQUENCESxLENGTH…";
     match args.first().map(String::as_str) {
         Some("check") => check(args.get(1).map(String::as_str)),
         Some("parity") => parity(),
+        Some("profile") => {
+            let works: Vec<(u32, u32)> = args[1..]
+                .iter()
+                .filter_map(|w| w.split_once('x'))
+                .filter_map(|(rows, len)| Some((rows.parse().ok()?, len.parse().ok()?)))
+                .collect();
+            match args.get(1).and_then(|name| shape(name)) {
+                Some(model) => profile(&model, &works),
+                None => Err(usage.into()),
+            }
+        }
         Some("bench") => {
             let number = |i: usize| args.get(i).and_then(|a| a.parse().ok());
             let model = args.get(1).and_then(|name| shape(name));

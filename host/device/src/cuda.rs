@@ -8,6 +8,7 @@
 //! - `compile`, `ops`: from a plan to instructions; one file per kind of kernel
 //! - `words`, `graphs`, `device`: a step: its description, captured graphs, the order of launches
 //! - `sample`: choosing tokens
+//! - `profile`: where a decode step's time goes
 //! - [`check`]: the machine, and each kernel against its CPU reference
 
 mod blas;
@@ -23,6 +24,7 @@ mod matmul;
 mod memory;
 mod ops;
 mod options;
+mod profile;
 mod sample;
 mod tensor_map;
 mod weights;
@@ -30,3 +32,4 @@ mod words;
 
 pub use device::CudaDevice;
 pub use options::{CudaDtype, CudaGraphs, CudaOptions, KvMemory, Numerics};
+pub use profile::Share;

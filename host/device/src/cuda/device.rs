@@ -31,14 +31,14 @@ const DEPTH: u32 = 4;
 
 /// A model on a GPU. Everything is enqueued on one stream; the host waits only in [`Device::finish`].
 pub struct CudaDevice {
-    info: ExecutorInfo,
+    pub(super) info: ExecutorInfo,
     memory: MemoryUse,
     limits: Limits,
     mode: CudaGraphs,
-    program: Program,
+    pub(super) program: Program,
     caches: Vec<CacheArgs>,
     kv: Kv,
-    words: Words,
+    pub(super) words: Words,
     sampler: Sampler,
     /// Taken out while one runs.
     graphs: Option<Graphs>,
@@ -54,7 +54,7 @@ pub struct CudaDevice {
     /// The last finished step's end, while the next one may still be measured against it.
     last: Option<(Event, Event)>,
     matmul: Arc<Matmul>,
-    gpu: Arc<Gpu>,
+    pub(super) gpu: Arc<Gpu>,
 }
 
 /// A step between its forward pass and its end.
@@ -250,7 +250,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    fn step(
+    pub(super) fn step(
         &self,
         kind: StepKind,
         counts: Padded,
@@ -402,8 +402,15 @@ impl Device for CudaDevice {
             let what = format!("{} tokens in {} rows", batch.tokens.len(), batch.rows.len());
             return Err(self.broken(ticket, what));
         }
-        if let Some(feed) = batch.feeds.iter().find(|f| Some(f.ticket) != self.last_sampled) {
-            let what = format!("a token of step {} is wanted, which is not the last", feed.ticket.0);
+        if let Some(feed) = batch
+            .feeds
+            .iter()
+            .find(|f| Some(f.ticket) != self.last_sampled)
+        {
+            let what = format!(
+                "a token of step {} is wanted, which is not the last",
+                feed.ticket.0
+            );
             return Err(self.broken(ticket, what));
         }
         let events = match self.events.pop() {
