@@ -80,6 +80,7 @@ check_http() {
 # Process start to a server that listens.
 ready() {
   local began
+  : >"$out/ready.log"
   began=$(date +%s.%N)
   "$binary" serve "$(shape llama-3.1-8b)" --load-format dummy --device cuda --port 0 >"$out/ready.log" 2>&1 &
   local pid=$!
