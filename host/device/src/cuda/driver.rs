@@ -258,6 +258,31 @@ impl Gpu {
             .map_err(failed("copying on the GPU"))
     }
 
+    /// Enqueues a copy of `count` lines of `bytes` each, which begin `pitches` bytes apart in source and target. All lie
+    /// within live buffers.
+    ///
+    /// # Errors
+    /// When the GPU is lost.
+    pub(crate) fn copy_lines(
+        &self,
+        (from, to): (u64, u64),
+        pitches: (usize, usize),
+        bytes: usize,
+        count: usize,
+    ) -> Result<()> {
+        // SAFETY: a description is plain data for which zero is a value.
+        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
+        copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+        copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+        (copy.srcDevice, copy.dstDevice) = (from, to);
+        (copy.srcPitch, copy.dstPitch) = pitches;
+        (copy.WidthInBytes, copy.Height) = (bytes, count);
+        // SAFETY: callers pass ranges of live buffers.
+        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream) }
+            .result()
+            .map_err(failed("copying on the GPU"))
+    }
+
     /// Enqueues a copy from pinned memory.
     ///
     /// # Errors

@@ -8,12 +8,13 @@ use crate::error::Result;
 // One file per kind of kernel: parameters, choice of variant, launch.
 pub(crate) mod access;
 pub(crate) mod attention;
-pub(crate) mod input;
 pub(crate) mod attention_decode;
 pub(crate) mod attention_generic;
 pub(crate) mod attention_prefill;
-pub(crate) mod kv;
+pub(crate) mod gated_linear;
 pub(crate) mod gemv;
+pub(crate) mod input;
+pub(crate) mod kv;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod own;

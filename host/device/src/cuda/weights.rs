@@ -270,8 +270,60 @@ impl<'a> Loader<'a> {
         Ok(parts)
     }
 
-    /// Biases of a run side by side, zero where a segment has none.
+    /// Two matrices of equal shape as one whose rows alternate in blocks of `block`, and their biases likewise.
+    ///
+    /// # Errors
+    /// When a weight is missing, or does not fit the GPU.
+    pub(crate) fn gated(
+        &mut self,
+        segments: &[Segment; 2],
+        block: usize,
+    ) -> Result<(Dense, Option<Arc<Buffer>>)> {
+        let (n, k) = self.shape(segments[0].weight)?;
+        let line = block * k * self.dtype.bytes();
+        let half = n * k * self.dtype.bytes();
+        let buffer = self.gpu.allocate(2 * half, "weights")?;
+        let apart = self.gpu.allocate(half, "weights")?;
+        for (i, segment) in segments.iter().enumerate() {
+            self.write(segment.weight, &apart, 0, n * k)?;
+            let to = buffer.address() + (i * line) as u64;
+            self.gpu
+                .copy_lines((apart.address(), to), (line, 2 * line), line, n / block)?;
+        }
+        self.gpu.synchronize()?;
+        self.bytes += buffer.bytes();
+        let bias = match self.host_bias(segments)? {
+            None => None,
+            Some(values) => {
+                let (gate, up) = values.split_at(n);
+                let pairs = gate.chunks(block).zip(up.chunks(block));
+                let values: Vec<f32> = pairs.flat_map(|(g, u)| [g, u].concat()).collect();
+                Some(self.upload_bias(&values)?)
+            }
+        };
+        let dense = Dense {
+            buffer: Arc::new(buffer),
+            n: u32::try_from(2 * n).unwrap_or(u32::MAX),
+            k: u32::try_from(k).unwrap_or(u32::MAX),
+        };
+        Ok((dense, bias))
+    }
+
     fn bias(&mut self, run: &[Segment]) -> Result<Option<Arc<Buffer>>> {
+        match self.host_bias(run)? {
+            None => Ok(None),
+            Some(values) => self.upload_bias(&values).map(Some),
+        }
+    }
+
+    fn upload_bias(&mut self, values: &[f32]) -> Result<Arc<Buffer>> {
+        let buffer = self.gpu.upload(&stored(values, self.dtype), "weights")?;
+        self.bytes += buffer.bytes();
+        Ok(Arc::new(buffer))
+    }
+
+    /// Biases of a run side by side, zero where a segment has none.
+    fn host_bias(&mut self, run: &[Segment]) -> Result<Option<Vec<f32>>> {
         if run.iter().all(|s| s.bias.is_none()) {
             return Ok(None);
         }
@@ -292,9 +344,7 @@ impl<'a> Loader<'a> {
                 None => values.extend(std::iter::repeat_n(0f32, n)),
             }
         }
-        let buffer = self.gpu.upload(&stored(&values, self.dtype), "weights")?;
-        self.bytes += buffer.bytes();
-        Ok(Some(Arc::new(buffer)))
+        Ok(Some(values))
     }
 
     /// All elements of a plain weight as f32 on the host.

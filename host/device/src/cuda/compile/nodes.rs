@@ -16,6 +16,7 @@ use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
 use crate::cuda::weights::{Matrix, VectorType};
 use crate::error::{DeviceError, Result};
 
+mod gated;
 mod head_norm;
 mod rope;
 
@@ -95,7 +96,9 @@ impl Compiler<'_, '_> {
             }
             Op::Linear { segments, .. } => {
                 expect(1, 1)?;
-                self.linear(index, node, segments, (ins[0], outs[0]))?;
+                if !self.is_done_by_gate(node)? {
+                    self.linear(index, node, segments, (ins[0], outs[0]))?;
+                }
             }
             Op::RmsNorm(_) if self.is_done_by_rotation(index)? => {}
             Op::RmsNorm(n) | Op::AddRmsNorm(n) => {
@@ -197,9 +200,11 @@ impl Compiler<'_, '_> {
             Op::GatedMerged { gate, layout } => {
                 expect(1, 1)?;
                 self.fit(node, "gate and up", 2 * outs[0].width, ins[0].width)?;
-                let input = GateInput::Merged(ins[0], *layout);
-                let instr = Gated::new(&gpu, dtype, *gate, input, outs[0])?;
-                self.push(index, outs[0].arena, instr);
+                if !self.gated_linear(index, node)? {
+                    let input = GateInput::Merged(ins[0], *layout);
+                    let instr = Gated::new(&gpu, dtype, *gate, input, outs[0])?;
+                    self.push(index, outs[0].arena, instr);
+                }
             }
             Op::Add | Op::Mul => {
                 expect(2, 1)?;

@@ -163,7 +163,7 @@ impl Gemv {
             && p.k.is_multiple_of(8)
             && (shape.split == 1 || gpu.properties.capability >= (9, 0))
             && (p.gating.is_none() || shape.split == 1 && p.n.is_multiple_of(2 * ROWS))
-            && variant.shared(p, variant.blocks(gpu, p))
+            && variant.shared(p, variant.blocks(gpu, p)) + u64::from(16 * shape.stages)
                 <= u64::from(gpu.properties.shared_per_block)
     }
 
