@@ -52,8 +52,11 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
                 (_, Numerics::BatchInvariant) => 1,
             };
             for blocks in &MIXTURES[..count] {
-                let biased = dtype == CudaDtype::Bf16;
-                report(products(gpu, &matmul, dtype, blocks, biased)?);
+                let merged = Merged::new(gpu, dtype, blocks, dtype == CudaDtype::Bf16)?;
+                report(products(gpu, &matmul, &merged)?);
+                if numerics == Numerics::BatchInvariant {
+                    report(invariant(gpu, &matmul, &merged)?);
+                }
             }
         }
     }
@@ -171,87 +174,121 @@ impl Instr for Product<'_> {
     }
 }
 
-/// Every number of tokens on one merged linear; the worst counts.
-fn products(
-    gpu: &Arc<Gpu>,
-    matmul: &Matmul,
+/// A merged linear, on the GPU and as numbers.
+struct Merged {
     dtype: CudaDtype,
-    blocks: &[BlockType],
-    biased: bool,
-) -> Result<KernelReport> {
-    let k = columns(blocks);
-    let mut rows: Vec<(Vec<f64>, f64)> = Vec::new();
-    let mut sources = Vec::new();
-    let mut column = 0;
-    for (i, (&block, &n)) in blocks.iter().zip(&ROWS).enumerate() {
-        let (tensor, values) = matrix(i as u64 + 1, block, n, k)?;
-        let mut random = Random::new(i as u64 + 100);
-        let bias: Vec<f64> = (0..n).map(|_| round(dtype, random.next())).collect();
-        let floats: Vec<f32> = bias.iter().map(|&x| x as f32).collect();
-        let buffer = gpu.upload(&stored(&floats, dtype), "checking")?;
-        let bias = if biased { bias } else { vec![0.0; n] };
-        rows.extend(values.chunks(k).map(<[f64]>::to_vec).zip(bias));
-        sources.push((
-            Arc::new(QuantMatrix::upload(gpu, &tensor)?),
-            biased.then(|| Arc::new(buffer)),
-            column,
-        ));
-        column += n as u32;
+    k: usize,
+    /// Weights and bias of each row.
+    rows: Vec<(Vec<f64>, f64)>,
+    parts: Vec<(Arc<QuantMatrix>, Option<Arc<Buffer>>, u32)>,
+    label: String,
+}
+
+impl Merged {
+    fn new(gpu: &Arc<Gpu>, dtype: CudaDtype, blocks: &[BlockType], biased: bool) -> Result<Self> {
+        let k = columns(blocks);
+        let (mut rows, mut parts) = (Vec::new(), Vec::new());
+        for (i, (&block, &n)) in blocks.iter().zip(&ROWS).enumerate() {
+            let (tensor, values) = matrix(i as u64 + 1, block, n, k)?;
+            let mut random = Random::new(i as u64 + 100);
+            let bias: Vec<f64> = (0..n).map(|_| round(dtype, random.next())).collect();
+            let floats: Vec<f32> = bias.iter().map(|&x| x as f32).collect();
+            let buffer = gpu.upload(&stored(&floats, dtype), "checking")?;
+            let bias = if biased { bias } else { vec![0.0; n] };
+            parts.push((
+                Arc::new(QuantMatrix::upload(gpu, &tensor)?),
+                biased.then(|| Arc::new(buffer)),
+                rows.len() as u32,
+            ));
+            rows.extend(values.chunks(k).map(<[f64]>::to_vec).zip(bias));
+        }
+        let names: Vec<&str> = blocks.iter().map(|b| b.name()).collect();
+        Ok(Self {
+            dtype,
+            k,
+            label: format!("{} {} {}×{k}", dtype.name(), names.join("+"), rows.len()),
+            rows,
+            parts,
+        })
     }
-    let mut worst = 0f64;
-    for tokens in TOKENS {
-        let mut memory = Memory::new(gpu, dtype, tokens, 0);
-        let (x, values) = memory.input(k, ValueType::Model);
-        let y = memory.output(column as usize, ValueType::Model);
-        let parts = sources.iter().map(|(matrix, bias, column)| QuantPart {
+
+    fn product<'m>(
+        &self,
+        gpu: &Arc<Gpu>,
+        matmul: &'m Matmul,
+        tokens: usize,
+        (x, y): (Place, Place),
+    ) -> Result<Product<'m>> {
+        let parts = self.parts.iter().map(|(matrix, bias, column)| QuantPart {
             matrix: Arc::clone(matrix),
             bias: bias.clone(),
             column: *column,
         });
-        let linear = QuantLinear::new(
-            gpu,
-            (dtype, dtype),
-            matmul.numerics(),
-            x.is_aligned(),
-            parts.collect(),
-        )?;
-        let scratch = gpu.allocate(linear.scratch(tokens as u32), "checking")?;
-        // Where weights are dequantized first, they are rounded to the model's type.
-        let expanded = linear.scratch(tokens as u32) > 0;
-        let ready = memory.ready(&Words::default(), Vec::new())?;
-        ready.launch(&Product {
+        let types = (self.dtype, self.dtype);
+        let numerics = matmul.numerics();
+        let linear = QuantLinear::new(gpu, types, numerics, x.is_aligned(), parts.collect())?;
+        Ok(Product {
+            scratch: gpu.allocate(linear.scratch(tokens as u32), "checking")?,
             linear,
             matmul,
             tokens: tokens as u32,
             x,
             y,
-            scratch,
-        })?;
-        let weight = |w: f64| if expanded { round(dtype, w) } else { w };
-        let expected: Vec<f64> = values
-            .chunks(k)
-            .flat_map(|x| {
-                rows.iter().map(move |(w, bias)| {
-                    let sum: f64 = w.iter().zip(x).map(|(&w, x)| weight(w) * x).sum();
-                    sum + bias
-                })
-            })
-            .collect();
+        })
+    }
+
+    /// `x Wᵀ + b`; weights are rounded first where they are dequantized to the model's type.
+    fn expected(&self, x: &[f64], expanded: bool) -> Vec<f64> {
+        let weight = |w: f64| if expanded { round(self.dtype, w) } else { w };
+        let sum =
+            |x: &[f64], w: &[f64]| -> f64 { w.iter().zip(x).map(|(&w, x)| weight(w) * x).sum() };
+        x.chunks(self.k)
+            .flat_map(|x| self.rows.iter().map(move |(w, bias)| sum(x, w) + bias))
+            .collect()
+    }
+}
+
+/// Every number of tokens on one merged linear; the worst counts.
+fn products(gpu: &Arc<Gpu>, matmul: &Matmul, merged: &Merged) -> Result<KernelReport> {
+    let mut worst = 0f64;
+    for tokens in TOKENS {
+        let mut memory = Memory::new(gpu, merged.dtype, tokens, 0);
+        let (x, values) = memory.input(merged.k, ValueType::Model);
+        let y = memory.output(merged.rows.len(), ValueType::Model);
+        let product = merged.product(gpu, matmul, tokens, (x, y))?;
+        let expanded = product.linear.scratch(tokens as u32) > 0;
+        let ready = memory.ready(&Words::default(), Vec::new())?;
+        ready.launch(&product)?;
+        let expected = merged.expected(&values, expanded);
         worst = worst.max(error(&ready.read(&y)?, &expected));
     }
-    let names: Vec<&str> = blocks.iter().map(|b| b.name()).collect();
-    let case = format!(
-        "{} {} {column}×{k} by {TOKENS:?} {numerics:?}",
-        dtype.name(),
-        names.join("+"),
-        numerics = matmul.numerics(),
-    );
     Ok(KernelReport::new(
         "quant/linear",
-        case,
+        format!("{} by {TOKENS:?} {:?}", merged.label, matmul.numerics()),
         worst,
-        rounding(dtype) + 1e-5,
+        rounding(merged.dtype) + 1e-5,
     ))
+}
+
+/// The first tokens among more and more others: the same bits.
+fn invariant(gpu: &Arc<Gpu>, matmul: &Matmul, merged: &Merged) -> Result<KernelReport> {
+    let most = TOKENS[TOKENS.len() - 1];
+    let mut memory = Memory::new(gpu, merged.dtype, most, 0);
+    let (x, _) = memory.input(merged.k, ValueType::Model);
+    let width = merged.rows.len();
+    let ys = TOKENS.map(|_| memory.output(width, ValueType::Model));
+    let ready = memory.ready(&Words::default(), Vec::new())?;
+    for (tokens, y) in TOKENS.into_iter().zip(ys) {
+        ready.launch(&merged.product(gpu, matmul, tokens, (x, y))?)?;
+    }
+    let all = ready.read(&ys[TOKENS.len() - 1])?;
+    let mut worst = 0f64;
+    for (tokens, y) in TOKENS.into_iter().zip(ys) {
+        let some = ready.read(&y)?;
+        worst = worst.max(error(&some[..tokens * width], &all[..tokens * width]));
+    }
+    let case = format!("{} by {TOKENS:?}: the same", merged.label);
+    Ok(KernelReport::new("quant/linear", case, worst, 0.0))
 }
 
 /// Time of a large matrix; its results are not compared.
