@@ -26,7 +26,7 @@ DEVICE u32 cta_rank() {
 DEVICE void cluster_sync() {
   __syncwarp();
 #if CLUSTERED
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
 #endif

@@ -20,7 +20,6 @@ template <int BY> struct Cut {
   static constexpr int GROUPS = (BY == BY_TYPICAL ? BINS / 2 : BINS) / 32;
   static constexpr int DIGIT = CTAS == 1 ? 13 : 16;  // a block has at most 2^(32 - DIGIT) tokens
   Row row;
-  Shared& s;
   double log_sum, entropy;  // typical sampling only
   int shift;               // a mass of one within its bin is 2^shift
 
@@ -45,15 +44,15 @@ template <int BY> struct Cut {
 
   DEVICE void add(u32 bin, float y, float from) {
     if constexpr (BY == BY_COUNT) {
-      atomicAdd(&s.hist[bin], 1u);
+      atomicAdd(&shared().hist[bin], 1u);
     } else if constexpr (BY == BY_MASS) {
       float m = exp_of(from - (row.max - y)) * (float)(1 << shift);
-      atomicAdd(&s.hist[bin], __float2uint_rn(m));
+      atomicAdd(&shared().hist[bin], __float2uint_rn(m));
     } else {
       // Two digits of a mass in units of 2^-32; each one's sum over a block fits 32 bits.
       u32 m = __float2uint_rz(exp_of(y - row.max) * 4294967040.f) >> (32 - 2 * DIGIT);
-      atomicAdd(&s.hist[2 * bin], m & ((1u << DIGIT) - 1));
-      atomicAdd(&s.hist[2 * bin + 1], m >> DIGIT);
+      atomicAdd(&shared().hist[2 * bin], m & ((1u << DIGIT) - 1));
+      atomicAdd(&shared().hist[2 * bin + 1], m >> DIGIT);
     }
   }
 
@@ -123,7 +122,7 @@ template <int BY> struct Cut {
   }
 
   DEVICE void clear() {
-    for (int i = threadIdx.x * 4; i < BINS; i += THREADS * 4) *(uint4*)(s.hist + i) = make_uint4(0, 0, 0, 0);
+    for (int i = threadIdx.x * 4; i < BINS; i += THREADS * 4) *(uint4*)(shared().hist + i) = make_uint4(0, 0, 0, 0);
     __syncthreads();
   }
 
@@ -131,26 +130,26 @@ template <int BY> struct Cut {
     return first ? __uint_as_float(bin_low(bin)) : from;
   }
 
-  // Finds the bin in which `above` plus the bins' sums reaches the target. Called by all; shared in s.found: found, bin,
+  // Finds the bin in which `above` plus the bins' sums reaches the target. Called by all; shared in shared().found: found, bin,
   // sum above it (two words), its own count as near as it is known.
-  SLOW static void scan(Shared& s, int shift, u64 above, u64 target, bool first, float from) {
+  SLOW static void scan(int shift, u64 above, u64 target, bool first, float from) {
     __syncthreads();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int g = warp; g < GROUPS; g += WARPS) {
       u32 bin = g * 32 + lane;
-      u64 x = BY == BY_TYPICAL ? worth(s.hist[2 * bin], s.hist[2 * bin + 1], 0.f, shift)
-                               : worth(s.hist[bin], 0, from_of(bin, first, from), shift);
+      u64 x = BY == BY_TYPICAL ? worth(shared().hist[2 * bin], shared().hist[2 * bin + 1], 0.f, shift)
+                               : worth(shared().hist[bin], 0, from_of(bin, first, from), shift);
 #pragma unroll
       for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(0xffffffffu, x, by);
-      if (lane == 0) s.coarse[g] = x;
+      if (lane == 0) shared().coarse[g] = x;
     }
     cluster_sync();
     if (warp == 0) {
       u64 c[2] = {0, 0};
 #pragma unroll 4
       for (int r = 0; r < CTAS; ++r) {
-        c[0] += peer_load(&s.coarse[lane], r);
-        if (GROUPS > 32) c[1] += peer_load(&s.coarse[lane + 32], r);
+        c[0] += peer_load(&shared().coarse[lane], r);
+        if (GROUPS > 32) c[1] += peer_load(&shared().coarse[lane + 32], r);
       }
       int group = -1;
       u64 sum = above;
@@ -175,10 +174,10 @@ template <int BY> struct Cut {
 #pragma unroll 4
         for (int r = 0; r < CTAS; ++r) {
           if constexpr (BY == BY_TYPICAL) {
-            u32 low = peer_load(&s.hist[2 * bin], r), high = peer_load(&s.hist[2 * bin + 1], r);
+            u32 low = peer_load(&shared().hist[2 * bin], r), high = peer_load(&shared().hist[2 * bin + 1], r);
             x += worth(low, high, 0.f, shift);
           } else {
-            u32 h = peer_load(&s.hist[bin], r);
+            u32 h = peer_load(&shared().hist[bin], r);
             x += worth(h, 0, from_of(bin, first, from), shift);
             count += BY == BY_MASS ? (h + (1u << shift) - 1) >> shift : h;
           }
@@ -187,14 +186,14 @@ template <int BY> struct Cut {
         u32 hit = __ballot_sync(0xffffffffu, upto >= target);
         int l = hit ? __ffs(hit) - 1 : 31;
         if ((int)lane == l) {
-          s.found[0] = 1;
-          s.found[1] = bin;
-          s.found[2] = (u32)(upto - x);
-          s.found[3] = (u32)((upto - x) >> 32);
-          s.found[4] = count;
+          shared().found[0] = 1;
+          shared().found[1] = bin;
+          shared().found[2] = (u32)(upto - x);
+          shared().found[3] = (u32)((upto - x) >> 32);
+          shared().found[4] = count;
         }
       } else if (lane == 0) {
-        s.found[0] = 0;
+        shared().found[0] = 0;
       }
     }
     __syncthreads();
@@ -210,23 +209,23 @@ template <int BY> struct Cut {
     return x;
   }
 
-  // Collects the bracket's tokens of all blocks; their number, of which at most LIST are in s.all.
+  // Collects the bracket's tokens of all blocks; their number, of which at most LIST are in shared().all.
   DEVICE u32 gather(const Bracket& b) {
-    if (threadIdx.x == 0) s.list_count = s.all_count = 0;
+    if (threadIdx.x == 0) shared().list_count = shared().all_count = 0;
     __syncthreads();
     each_inside(b, [&](float y, u32 id, u32) {
-      u32 at = atomicAdd(&s.list_count, 1u);
-      if (at < LIST) s.list[at] = make_uint2(__float_as_uint(y), id);
+      u32 at = atomicAdd(&shared().list_count, 1u);
+      if (at < LIST) shared().list[at] = make_uint2(__float_as_uint(y), id);
     });
     cluster_sync();
     u32 total = 0;
-    for (int r = 0; r < CTAS; ++r) total += peer_load(&s.list_count, r);
+    for (int r = 0; r < CTAS; ++r) total += peer_load(&shared().list_count, r);
     if (total <= LIST) {
       for (int r = threadIdx.x / 64; r < CTAS; r += THREADS / 64) {
-        u32 n = peer_load(&s.list_count, r);
+        u32 n = peer_load(&shared().list_count, r);
         for (u32 j = threadIdx.x % 64; j < n; j += 64) {
-          u64 e = peer_load((const u64*)&s.list[j], r);
-          s.all[atomicAdd(&s.all_count, 1u)] = make_uint2((u32)e, (u32)(e >> 32));
+          u64 e = peer_load((const u64*)&shared().list[j], r);
+          shared().all[atomicAdd(&shared().all_count, 1u)] = make_uint2((u32)e, (u32)(e >> 32));
         }
       }
     }
@@ -234,9 +233,9 @@ template <int BY> struct Cut {
     return total;
   }
 
-  // The end among s.all.
+  // The end among shared().all.
   DEVICE End among(u32 n, u64 above, u64 target) {
-    if (threadIdx.x == 0) s.found[0] = 0;
+    if (threadIdx.x == 0) shared().found[0] = 0;
     __syncthreads();
     // Four lanes a candidate.
     u32 me = threadIdx.x / 4, part = threadIdx.x % 4;
@@ -244,11 +243,11 @@ template <int BY> struct Cut {
     float y = 0.f;
     u32 id = 0, behind = 0;
     if (me < n) {
-      y = __uint_as_float(s.all[me].x);
-      id = s.all[me].y;
+      y = __uint_as_float(shared().all[me].x);
+      id = shared().all[me].y;
       for (u32 j = part; j < n; j += 4) {
-        float z = __uint_as_float(s.all[j].x);
-        u32 other = s.all[j].y;
+        float z = __uint_as_float(shared().all[j].x);
+        u32 other = shared().all[j].y;
         if (!before(y, id, z, other)) upto += own_worth(z);
         else ++behind;
       }
@@ -262,21 +261,21 @@ template <int BY> struct Cut {
       bool reached = upto >= target, earlier = upto - own_worth(y) >= target;
       // The last one stands in where rounding left the sum short.
       if ((reached && !earlier) || (!reached && behind == 0)) {
-        s.found[0] = 1;
-        s.found[1] = __float_as_uint(y);
-        s.found[2] = id;
-        s.found[3] = (u32)upto;
-        s.found[4] = (u32)(upto >> 32);
+        shared().found[0] = 1;
+        shared().found[1] = __float_as_uint(y);
+        shared().found[2] = id;
+        shared().found[3] = (u32)upto;
+        shared().found[4] = (u32)(upto >> 32);
       }
     }
     __syncthreads();
     End end;
-    end.found = s.found[0] != 0;
-    end.value = __uint_as_float(s.found[1]);
+    end.found = shared().found[0] != 0;
+    end.value = __uint_as_float(shared().found[1]);
     end.distance = distance(end.value);
-    end.id = s.found[2];
+    end.id = shared().found[2];
     end.turn = row.turn;
-    end.total = (u64)s.found[3] | (u64)s.found[4] << 32;
+    end.total = (u64)shared().found[3] | (u64)shared().found[4] << 32;
     __syncthreads();
     return end;
   }
@@ -292,17 +291,17 @@ template <int BY> struct Cut {
     high = warp_max_u32(high);
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (lane == 0) {
-      s.words[warp] = low;
-      s.words[WARPS + warp] = high;
+      shared().words[warp] = low;
+      shared().words[WARPS + warp] = high;
     }
     __syncthreads();
     Slot mine;
     if (warp == 0) {
-      low = warp_min_u32(lane < WARPS ? s.words[lane] : 0xffffffffu);
-      high = warp_max_u32(lane < WARPS ? s.words[WARPS + lane] : 0u);
+      low = warp_min_u32(lane < WARPS ? shared().words[lane] : 0xffffffffu);
+      high = warp_max_u32(lane < WARPS ? shared().words[WARPS + lane] : 0u);
       mine = {{low, high, 0, 0, 0, 0, 0, 0}};
     }
-    const Slot* slots = exchange(s, row.turn++, mine);
+    const Slot* slots = exchange(row.turn++, mine);
     low = 0xffffffffu;
     high = 0;
     for (int r = 0; r < CTAS; ++r) {
@@ -328,8 +327,8 @@ template <int BY> struct Cut {
         }
       }
     });
-    scan(s, shift, 0, target, true, 0.f);
-    if (!s.found[0]) {
+    scan(shift, 0, target, true, 0.f);
+    if (!shared().found[0]) {
       cluster_sync();
       return {false, NEG_INF, 0.f, 0, 0, row.turn};
     }
@@ -340,11 +339,11 @@ template <int BY> struct Cut {
   SLOW static End narrow(Cut cut, u64 target, Ties ties) { return cut.narrowed(target, ties); }
 
   DEVICE End narrowed(u64 target, Ties ties) {
-    u32 bin = s.found[1];
-    u64 above = (u64)s.found[2] | (u64)s.found[3] << 32;
+    u32 bin = shared().found[1];
+    u64 above = (u64)shared().found[2] | (u64)shared().found[3] << 32;
     Bracket b = {0, bin_low(bin), bin_high(bin), 0, 0};
     float from = __uint_as_float(b.low);
-    u32 guess = s.found[4];
+    u32 guess = shared().found[4];
     __syncthreads();
     for (;;) {
       if (guess <= LIST) {
@@ -373,8 +372,8 @@ template <int BY> struct Cut {
       u32 by = bits > width ? bits - width : 0;
       clear();
       each_inside(b, [&](float y, u32, u32 at) { add((at - b.low) >> by, y, from); });
-        scan(s, shift, above, target, false, from);
-      if (!s.found[0]) {
+        scan(shift, above, target, false, from);
+      if (!shared().found[0]) {
         // Rounding left the sum short: the bracket's last token is the end.
         tighten(b);
         b.low = b.high;
@@ -382,9 +381,9 @@ template <int BY> struct Cut {
         guess = 0;
         continue;
       }
-      bin = s.found[1];
-      above = (u64)s.found[2] | (u64)s.found[3] << 32;
-      guess = s.found[4];
+      bin = shared().found[1];
+      above = (u64)shared().found[2] | (u64)shared().found[3] << 32;
+      guess = shared().found[4];
       u32 low = b.low + (bin << by);
       u32 high = by == 0 ? low : min(b.high, low + ((1u << by) - 1));
       b.low = low;

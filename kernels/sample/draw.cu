@@ -120,7 +120,7 @@ DEVICE void load_slice(const Row& row, const logit_t* from, const u32* mask, flo
         wrong |= !(x[k] < INFINITY_F);
       }
 #pragma unroll
-      for (int k = 0; k < N; k += 4) *(float4*)(row.w + v * N + k) = make_float4(x[k], x[k + 1], x[k + 2], x[k + 3]);
+      for (int k = 0; k < N; k += 4) *(float4*)(row.w() + v * N + k) = make_float4(x[k], x[k + 1], x[k + 2], x[k + 3]);
     }
   }
 #pragma unroll 8
@@ -130,10 +130,10 @@ DEVICE void load_slice(const Row& row, const logit_t* from, const u32* mask, flo
     if (mask && !(mask[id / 32] >> (id % 32) & 1)) x = NEG_INF;
     most = fmaxf(most, x);
     wrong |= !(x < INFINITY_F);
-    row.w[i] = x;
+    row.w()[i] = x;
   }
   int tail = row.count + threadIdx.x;
-  if (tail < row.padded) row.w[tail] = NEG_INF;
+  if (tail < row.padded) row.w()[tail] = NEG_INF;
   *high = most;
   *bad = wrong;
 }
@@ -142,7 +142,7 @@ DEVICE void load_slice(const Row& row, const logit_t* from, const u32* mask, flo
 
 DEVICE float* place(const Row& row, u32 id) {
   u32 i = id - row.begin;
-  return id >= row.begin && i < (u32)row.count ? row.w + i : nullptr;
+  return id >= row.begin && i < (u32)row.count ? row.w() + i : nullptr;
 }
 
 DEVICE void allow(const Row& row, const u32* ids, u32 n) {
@@ -155,7 +155,7 @@ DEVICE void allow(const Row& row, const u32* ids, u32 n) {
         if (ids[mid] < id) low = mid + 1;
         else high = mid;
       }
-      if (low == n || ids[low] != id) row.w[i + k] = NEG_INF;
+      if (low == n || ids[low] != id) row.w()[i + k] = NEG_INF;
     }
   });
 }
@@ -195,7 +195,7 @@ SLOW void change(const Row row, const Op op, const u32* list) {
 }
 
 DEVICE void divide(const Row& row, float t) {
-  for (int i = threadIdx.x; i < row.count; i += THREADS) row.w[i] = __fdiv_rn(row.w[i], t);
+  for (int i = threadIdx.x; i < row.count; i += THREADS) row.w()[i] = __fdiv_rn(row.w()[i], t);
   __syncthreads();
 }
 
@@ -206,8 +206,8 @@ DEVICE void cut_at(Row& row, float value, u32 end) {
   row.cut_end = end;
 }
 
-DEVICE void top_k(Row& row, Shared& s, u32 k) {
-  Cut<BY_COUNT> cut = {row, s, 0.f, 0.f, 0};
+DEVICE void top_k(Row& row, u32 k) {
+  Cut<BY_COUNT> cut = {row, 0.f, 0.f, 0};
   auto end = cut.find(k, INFINITY_F, TIES_KEPT);
   row.turn = end.turn;
   if (end.found && end.value > row.cut) {
@@ -216,8 +216,8 @@ DEVICE void top_k(Row& row, Shared& s, u32 k) {
   }
 }
 
-DEVICE void top_p(Row& row, Shared& s, float p, int vocab, int per) {
-  Cut<BY_MASS> cut = {row, s, 0.f, 0.f, min(20, __clz(per))};
+DEVICE void top_p(Row& row, float p, int vocab, int per) {
+  Cut<BY_MASS> cut = {row, 0.f, 0.f, min(20, __clz(per))};
   double want = (double)p * row.sum;
   // All tokens farther than this together have less than is left out.
   float far = p < 0.999f ? logf((float)vocab / ((1.f - p) * (float)row.sum)) + 0.01f : INFINITY_F;
@@ -240,18 +240,18 @@ DEVICE void min_p(Row& row, double log_p) {
   }
 }
 
-DEVICE double block_sum(Shared& s, double x) {
+DEVICE double block_sum(double x) {
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(0xffffffffu, x, by);
-  if (threadIdx.x % 32 == 0) s.doubles[threadIdx.x / 32] = x;
+  if (threadIdx.x % 32 == 0) shared().doubles[threadIdx.x / 32] = x;
   __syncthreads();
   double sum = 0.0;
-  for (int w = 0; w < WARPS; ++w) sum += s.doubles[w];
+  for (int w = 0; w < WARPS; ++w) sum += shared().doubles[w];
   __syncthreads();
   return sum;
 }
 
-SLOW Row typical_p(Row row, Shared& s, float mass) {
+SLOW Row typical_p(Row row, float mass) {
   double log_sum = log(row.sum);
   double part = 0.0;
   each_quad(row, [&](int i, float4 v) {
@@ -263,13 +263,13 @@ SLOW Row typical_p(Row row, Shared& s, float mass) {
       part -= l * (double)exp_of((float)l);
     }
   });
-  part = block_sum(s, part);
+  part = block_sum(part);
   u64 bits = (u64)__double_as_longlong(part);
-  const Slot* slots = exchange(s, row.turn++, {{(u32)bits, (u32)(bits >> 32), 0, 0, 0, 0, 0, 0}});
+  const Slot* slots = exchange(row.turn++, {{(u32)bits, (u32)(bits >> 32), 0, 0, 0, 0, 0, 0}});
   double entropy = 0.0;
   for (int r = 0; r < CTAS; ++r) entropy += __longlong_as_double((i64)((u64)slots[r].x[0] | (u64)slots[r].x[1] << 32));
   u64 target = (u64)((double)mass * row.sum * 1099511627776.0);
-  Cut<BY_TYPICAL> cut = {row, s, log_sum, entropy, 0};
+  Cut<BY_TYPICAL> cut = {row, log_sum, entropy, 0};
   auto end = cut.find(target > 0 ? target : 1, INFINITY_F, TIES_KEPT);
   row.turn = end.turn;
   if (!end.found) return row;
@@ -278,7 +278,7 @@ SLOW Row typical_p(Row row, Shared& s, float mass) {
     for (int k = 0; k < 4; ++k) {
       float y = row.value(x[k]);
       bool stays = row.kept(y, row.begin + i + k) && cut.distance(y) <= end.distance;
-      row.w[i + k] = stays ? y : NEG_INF;
+      row.w()[i + k] = stays ? y : NEG_INF;
     }
   });
   row.t = row.inverse = 1.f;
@@ -297,10 +297,10 @@ struct Chosen {
 };
 
 // The token and its values, from its own block.
-SLOW Chosen look_up(const Row row, Shared& s, u32 token) {
+SLOW Chosen look_up(const Row row, u32 token) {
   Slot mine = {{0, 0, 0, 0, 0, 0, 0, 0}};
   if (float* at = place(row, token)) mine = {{1, __float_as_uint(*at), __float_as_uint(row.value(*at)), 0, 0, 0, 0, 0}};
-  const Slot* slots = exchange(s, row.turn, mine);
+  const Slot* slots = exchange(row.turn, mine);
   Chosen c = {token, NEG_INF, NEG_INF};
   for (int r = 0; r < CTAS; ++r)
     if (slots[r].x[0]) c = {token, __uint_as_float(slots[r].x[2]), __uint_as_float(slots[r].x[1])};
@@ -309,7 +309,7 @@ SLOW Chosen look_up(const Row row, Shared& s, u32 token) {
 
 // Gumbel-max over what takes part: near scores for all that could win, exact ones for the nearest. Also the sum, where
 // it is not known.
-DEVICE Chosen gumbel(Row& row, Shared& s, const RandomKey& random) {
+DEVICE Chosen gumbel(Row& row, const RandomKey& random) {
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   bool need_sum = !row.sum_known;
   float near = 2e-5f + 4.8e-7f * (fabsf(row.max) + 20.f);
@@ -320,7 +320,7 @@ DEVICE Chosen gumbel(Row& row, Shared& s, const RandomKey& random) {
   for (int base = warp * 128; base < row.padded; base += WARPS * 128) {
     int i = base + lane * 4;
     float4 v = make_float4(NEG_INF, NEG_INF, NEG_INF, NEG_INF);
-    if (i < row.padded) v = *(const float4*)(row.w + i);
+    if (i < row.padded) v = *(const float4*)(row.w() + i);
     float y[4] = {row.value(v.x), row.value(v.y), row.value(v.z), row.value(v.w)};
     float most = NEG_INF;
 #pragma unroll
@@ -357,38 +357,38 @@ DEVICE Chosen gumbel(Row& row, Shared& s, const RandomKey& random) {
   sum = need_sum ? warp_sum(sum) : 0.f;
   u32 k = warp_max_u32(key_of(first));
   if (lane == 0) {
-    s.words[warp] = k;
-    s.words[WARPS + warp] = __float_as_uint(sum);
+    shared().words[warp] = k;
+    shared().words[WARPS + warp] = __float_as_uint(sum);
   }
   if (threadIdx.x == 0) {
-    s.best = 0;
-    s.best_id = 0xffffffffu;
+    shared().best = 0;
+    shared().best_id = 0xffffffffu;
   }
   __syncthreads();
-  float most = of_key(warp_max_u32(lane < WARPS ? s.words[lane] : 0u));
+  float most = of_key(warp_max_u32(lane < WARPS ? shared().words[lane] : 0u));
   u64 keys[2] = {0, 0};
   if (first > NEG_INF && first >= most - 2.f * near) {
     keys[0] = key_of((double)row.value(*place(row, first_id)) +
                      noise_exact(word_of(random_words(random, first_id / 4), first_id)));
-    atomicMax(&s.best, keys[0]);
+    atomicMax(&shared().best, keys[0]);
     if (second > NEG_INF && second >= most - 2.f * near) {
       keys[1] = key_of((double)row.value(*place(row, second_id)) +
                        noise_exact(word_of(random_words(random, second_id / 4), second_id)));
-      atomicMax(&s.best, keys[1]);
+      atomicMax(&shared().best, keys[1]);
     }
   }
   __syncthreads();
-  u64 best = s.best;
-  if (keys[0] == best && best) atomicMin(&s.best_id, first_id);
-  if (keys[1] == best && best) atomicMin(&s.best_id, second_id);
+  u64 best = shared().best;
+  if (keys[0] == best && best) atomicMin(&shared().best_id, first_id);
+  if (keys[1] == best && best) atomicMin(&shared().best_id, second_id);
   __syncthreads();
   Slot mine;
   if (warp == 0) {
-    sum = warp_sum(lane < WARPS ? __uint_as_float(s.words[WARPS + lane]) : 0.f);
-    float w = best ? *place(row, s.best_id) : NEG_INF;
-    mine = {{(u32)best, (u32)(best >> 32), s.best_id, __float_as_uint(w), __float_as_uint(sum), 0, 0, 0}};
+    sum = warp_sum(lane < WARPS ? __uint_as_float(shared().words[WARPS + lane]) : 0.f);
+    float w = best ? *place(row, shared().best_id) : NEG_INF;
+    mine = {{(u32)best, (u32)(best >> 32), shared().best_id, __float_as_uint(w), __float_as_uint(sum), 0, 0, 0}};
   }
-  const Slot* slots = exchange(s, row.turn++, mine);
+  const Slot* slots = exchange(row.turn++, mine);
   u64 high = 0;
   Chosen c = {0, NEG_INF, NEG_INF};
   double total = 0.0;
@@ -411,42 +411,42 @@ DEVICE Chosen gumbel(Row& row, Shared& s, const RandomKey& random) {
 }
 
 // Tokens with a logit above `logit`, over all blocks.
-DEVICE u32 count_above(Row& row, Shared& s, float logit) {
+DEVICE u32 count_above(Row& row, float logit) {
   u32 n = 0;
   each_quad(row, [&](int, float4 v) {
     n += (u32)(v.x > logit) + (u32)(v.y > logit) + (u32)(v.z > logit) + (u32)(v.w > logit);
   });
   n = warp_sum_u32(n);
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (lane == 0) s.words[warp] = n;
+  if (lane == 0) shared().words[warp] = n;
   __syncthreads();
   Slot mine;
-  if (warp == 0) mine = {{warp_sum_u32(lane < WARPS ? s.words[lane] : 0u), 0, 0, 0, 0, 0, 0, 0}};
-  const Slot* slots = exchange(s, row.turn++, mine);
+  if (warp == 0) mine = {{warp_sum_u32(lane < WARPS ? shared().words[lane] : 0u), 0, 0, 0, 0, 0, 0, 0}};
+  const Slot* slots = exchange(row.turn++, mine);
   u32 all = 0;
   for (int r = 0; r < CTAS; ++r) all += slots[r].x[0];
   return all;
 }
 
 // Writes the best `top` tokens above -inf in any order; their number. w holds raw logits.
-SLOW u32 best_tokens(Row row, Shared& s, u32 top, uint2* out) {
+SLOW u32 best_tokens(Row row, u32 top, uint2* out) {
   row.t = row.inverse = 1.f;
   cut_at(row, NEG_INF, 0);
-  Cut<BY_COUNT> cut = {row, s, 0.f, 0.f, 0};
+  Cut<BY_COUNT> cut = {row, 0.f, 0.f, 0};
   auto end = cut.find(top, INFINITY_F, TIES_BY_ID);
   row.turn = end.turn;
   if (end.found) cut_at(row, end.value, end.id + 1);
   // Others may still read this block's list_count.
-  if (threadIdx.x == 0) s.all_count = 0;
+  if (threadIdx.x == 0) shared().all_count = 0;
   __syncthreads();
   u32 mine = 0;
   each_quad(row, [&](int i, float4 v) {
     u32 id = row.begin + i;
     mine += (u32)row.kept(v.x, id) + (u32)row.kept(v.y, id + 1) + (u32)row.kept(v.z, id + 2) + (u32)row.kept(v.w, id + 3);
   });
-  u32 at = mine ? atomicAdd(&s.all_count, mine) : 0;
+  u32 at = mine ? atomicAdd(&shared().all_count, mine) : 0;
   __syncthreads();
-  const Slot* slots = exchange(s, row.turn++, {{s.all_count, 0, 0, 0, 0, 0, 0, 0}});
+  const Slot* slots = exchange(row.turn++, {{shared().all_count, 0, 0, 0, 0, 0, 0, 0}});
   u32 all = 0;
   for (int r = 0; r < CTAS; ++r) {
     if (r < (int)cta_rank()) at += slots[r].x[0];
@@ -471,7 +471,7 @@ DEVICE void fail(const SampleParams& p, int d, u32 why, u32 op) {
   }
 }
 
-DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int per) {
+DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
   const Draw& draw = p.draws[d];
   const logit_t* from = p.logits + draw.row * p.stride + row.begin;
   const u32* mask = draw.mask >= 0 ? p.pool + draw.mask : nullptr;
@@ -494,10 +494,10 @@ DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int pe
     next = 1;
   }
   u32 any = __syncthreads_or(bad);
-  high = block_max(s, high);
+  high = block_max(high);
   __syncthreads();
   RawStats raw;
-  sum_values(row, s, high, any, &raw);
+  sum_values(row, high, any, &raw);
   if (kind != DRAW_TARGET) {
     if (row.bad) return fail(p, d, FAIL_NOT_FINITE, 0);
     if (raw.max == NEG_INF) return fail(p, d, FAIL_MASKED, 0);
@@ -530,31 +530,31 @@ DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int pe
     bool wants_sum = op.code == OP_TOP_P || op.code == OP_TYPICAL_P;
     if (wants_sum && __uint_as_float(op.a) >= 1.f) continue;
     if (op.code == OP_TOP_K && (op.a == 0 || op.a >= (u32)p.vocab)) continue;
-    if (!row.max_known || (wants_sum && !row.sum_known)) row = measured(row, s);
+    if (!row.max_known || (wants_sum && !row.sum_known)) row = measured(row);
     if (!usable(row)) {
       if (wants_sum) return fail(p, d, FAIL_NO_PROBABILITIES, next);
       continue;
     }
     switch (op.code) {
-      case OP_TOP_K: top_k(row, s, op.a); break;
-      case OP_TOP_P: top_p(row, s, __uint_as_float(op.a), p.vocab, per); break;
+      case OP_TOP_K: top_k(row, op.a); break;
+      case OP_TOP_P: top_p(row, __uint_as_float(op.a), p.vocab, per); break;
       case OP_MIN_P: min_p(row, __longlong_as_double((i64)((u64)op.a | (u64)op.b << 32))); break;
       case OP_TYPICAL_P:
-        row = typical_p(row, s, __uint_as_float(op.a));
+        row = typical_p(row, __uint_as_float(op.a));
         pristine = false;
         break;
     }
   }
   bool draws = kind == DRAW_SAMPLE;
-  if (!row.max_known || (!row.sum_known && !draws)) row = measured(row, s);
+  if (!row.max_known || (!row.sum_known && !draws)) row = measured(row);
   if (kind != DRAW_TARGET && !usable(row)) return fail(p, d, FAIL_NONE_LEFT, 0);
 
   Chosen chosen;
   bool sure = kind == DRAW_GREEDY && pristine && row.t == 1.f;
-  if (draws) chosen = gumbel(row, s, draw.random);
+  if (draws) chosen = gumbel(row, draw.random);
   else if (sure) chosen = {row.arg, row.max, row.max};
   else {
-    chosen = look_up(row, s, kind == DRAW_TARGET ? (u32)draw.target : row.arg);
+    chosen = look_up(row, kind == DRAW_TARGET ? (u32)draw.target : row.arg);
     ++row.turn;
   }
   float processed = (float)((double)chosen.value - (double)row.max - log(row.sum));
@@ -567,13 +567,13 @@ DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int pe
     __syncthreads();
     cut_at(row, NEG_INF, 0);
     row.t = row.inverse = 1.f;
-    logit = look_up(row, s, chosen.token).w;
+    logit = look_up(row, chosen.token).w;
     ++row.turn;
   }
-  if (!sure) rank += count_above(row, s, logit);
+  if (!sure) rank += count_above(row, logit);
   if (draw.top > 0) {
     row.max = raw.max;
-    tops = best_tokens(row, s, min(draw.top, (u32)p.vocab), p.tops + draw.top_at);
+    tops = best_tokens(row, min(draw.top, (u32)p.vocab), p.tops + draw.top_at);
   }
   if (cta_rank() == 0 && threadIdx.x == 0) {
     double log_sum = log(raw.sum);
@@ -590,23 +590,16 @@ DEVICE void sample_one(const SampleParams& p, int d, Shared& s, Row& row, int pe
 #define IN_CLUSTERS
 #endif
 
-// Dynamic shared memory before the slice; the host knows it too.
-constexpr int SHARED_BYTES = 11776;
-static_assert(sizeof(Shared) <= SHARED_BYTES && SHARED_BYTES % 16 == 0, "the slice would overlap");
 static_assert(sizeof(Draw) == 64 && sizeof(Result) == 48 && sizeof(Op) == 16, "the host has other sizes");
 
 // A cluster (without them a block) takes every gridDim.x / CTAS-th draw. Dynamic shared memory: Shared, then the slice.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(const __grid_constant__ SampleParams p) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  Shared& s = *(Shared*)memory;
   wait_for_previous();
   let_next_start();
   int per = ((p.vocab + CTAS - 1) / CTAS + 7) / 8 * 8;
   Row row;
-#if CLUSTERED
-  row.w = (float*)(memory + SHARED_BYTES);
-#else
-  row.w = p.scratch + (i64)blockIdx.x * per;
+#if !CLUSTERED
+  row.slice = p.scratch + (i64)blockIdx.x * per;
 #endif
   row.begin = cta_rank() * per;
   row.count = max(0, min(per, p.vocab - (int)row.begin));
@@ -614,7 +607,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(cons
   row.turn = 0;
   for (int d = blockIdx.x / CTAS; d < p.count; d += gridDim.x / CTAS) {
     if (p.draws[d].row < 0) continue;
-    sample_one(p, d, s, row, per);
+    sample_one(p, d, row, per);
     // Others may still read this block's shared memory.
     cluster_sync();
   }

@@ -11,13 +11,23 @@ constexpr int BINS = 2048;
 constexpr int LIST = 128;
 
 // Out of line: code that most draws do not need, or that is long and called from several places.
-#define SLOW __device__ __noinline__
+#define SLOW inline __device__ __noinline__
 
 #define LOG2E 1.4426950408889634f
 #define NEG_INF (-INFINITY_F)
 
+// Dynamic shared memory before the slice; the host knows it too.
+constexpr int SHARED_BYTES = 11776;
+extern __shared__ __align__(16) unsigned char shared_memory[];
+
 struct Row {
-  float* w;         // [padded] this block's slice; -inf behind its end
+#if CLUSTERED
+  // [padded] this block's slice, -inf behind its end
+  DEVICE float* w() const { return (float*)(shared_memory + SHARED_BYTES); }
+#else
+  float* slice;
+  DEVICE float* w() const { return slice; }
+#endif
   u32 begin;        // id of w[0], a multiple of 8
   int count;        // tokens of the slice
   int padded;       // count, rounded up to 4
@@ -61,6 +71,10 @@ struct Shared {
   u32 found[8];
 };
 
+static_assert(sizeof(Shared) <= SHARED_BYTES && SHARED_BYTES % 16 == 0, "the slice would overlap");
+
+DEVICE Shared& shared() { return *(Shared*)shared_memory; }
+
 DEVICE float exp_of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * LOG2E));
@@ -81,12 +95,12 @@ DEVICE u64 key_of(double x) {
 
 // Calls f(index, four values of w) for each quad of the slice; the order of a thread's quads is fixed.
 template <class F> DEVICE void each_quad(const Row& row, F f) {
-  for (int i = (int)threadIdx.x * 4; i < row.padded; i += THREADS * 4) f(i, *(const float4*)(row.w + i));
+  for (int i = (int)threadIdx.x * 4; i < row.padded; i += THREADS * 4) f(i, *(const float4*)(row.w() + i));
 }
 
 // Each block's slot at the others. `mine` counts in warp 0, where lane r writes to block r; `turn` alternates.
-DEVICE const Slot* exchange(Shared& s, u32 turn, const Slot& mine) {
-  Slot* slots = s.slots[turn & 1];
+DEVICE const Slot* exchange(u32 turn, const Slot& mine) {
+  Slot* slots = shared().slots[turn & 1];
   u32 me = cta_rank();
   if (threadIdx.x < CTAS) {
 #pragma unroll
@@ -101,12 +115,12 @@ DEVICE u32 warp_min_u32(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
 DEVICE u32 warp_sum_u32(u32 x) { return __reduce_add_sync(0xffffffffu, x); }
 
 // Maximum over the block in all threads; one barrier, so a second one must lie between two uses.
-DEVICE float block_max(Shared& s, float x) {
+DEVICE float block_max(float x) {
   u32 k = warp_max_u32(key_of(x));
-  if (threadIdx.x % 32 == 0) s.words[threadIdx.x / 32] = k;
+  if (threadIdx.x % 32 == 0) shared().words[threadIdx.x / 32] = k;
   __syncthreads();
   u32 lane = threadIdx.x % 32;
-  return of_key(warp_max_u32(lane < WARPS ? s.words[lane] : 0u));
+  return of_key(warp_max_u32(lane < WARPS ? shared().words[lane] : 0u));
 }
 
 // Writes temperature and cut into w.
@@ -119,7 +133,7 @@ DEVICE void settle(Row& row) {
     b = row.kept(b, id + 1) ? b : NEG_INF;
     c = row.kept(c, id + 2) ? c : NEG_INF;
     d = row.kept(d, id + 3) ? d : NEG_INF;
-    *(float4*)(row.w + i) = make_float4(a, b, c, d);
+    *(float4*)(row.w() + i) = make_float4(a, b, c, d);
   });
   row.t = row.inverse = 1.f;
   row.cut = NEG_INF;
@@ -134,7 +148,7 @@ struct RawStats {
 
 // Sums of e^(value - slice's maximum) and the maximum's lowest id, then over all blocks. `high` is the slice's largest w
 // or value; `raw` also asks for the sum over w itself, as it is before any stage.
-DEVICE void sum_values(Row& row, Shared& s, float high, u32 bad, RawStats* raw) {
+DEVICE void sum_values(Row& row, float high, u32 bad, RawStats* raw) {
   bool both = raw && row.t != 1.f;
   float top = raw ? row.value(high) : high;
   float sum = 0.f, raw_sum = 0.f;
@@ -159,19 +173,19 @@ DEVICE void sum_values(Row& row, Shared& s, float high, u32 bad, RawStats* raw) 
   arg = warp_min_u32(arg);
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (lane == 0) {
-    s.words[warp] = __float_as_uint(sum);
-    s.words[WARPS + warp] = __float_as_uint(raw_sum);
-    s.words[2 * WARPS + warp] = arg;
+    shared().words[warp] = __float_as_uint(sum);
+    shared().words[WARPS + warp] = __float_as_uint(raw_sum);
+    shared().words[2 * WARPS + warp] = arg;
   }
   __syncthreads();
   Slot mine;
   if (warp == 0) {
-    sum = warp_sum(lane < WARPS ? __uint_as_float(s.words[lane]) : 0.f);
-    raw_sum = warp_sum(lane < WARPS ? __uint_as_float(s.words[WARPS + lane]) : 0.f);
-    arg = warp_min_u32(lane < WARPS ? s.words[2 * WARPS + lane] : 0xffffffffu);
+    sum = warp_sum(lane < WARPS ? __uint_as_float(shared().words[lane]) : 0.f);
+    raw_sum = warp_sum(lane < WARPS ? __uint_as_float(shared().words[WARPS + lane]) : 0.f);
+    arg = warp_min_u32(lane < WARPS ? shared().words[2 * WARPS + lane] : 0xffffffffu);
     mine = {{__float_as_uint(top), __float_as_uint(sum), arg, bad, __float_as_uint(high), __float_as_uint(raw_sum), 0, 0}};
   }
-  const Slot* slots = exchange(s, row.turn++, mine);
+  const Slot* slots = exchange(row.turn++, mine);
   float max = NEG_INF, raw_max = NEG_INF;
   row.bad = 0;
 #pragma unroll 1
@@ -197,7 +211,7 @@ DEVICE void sum_values(Row& row, Shared& s, float high, u32 bad, RawStats* raw) 
 }
 
 // Maximum, sum and failures of what takes part now.
-SLOW Row measured(Row row, Shared& s) {
+SLOW Row measured(Row row) {
   float high = NEG_INF;
   bool bad = false;
   each_quad(row, [&](int i, float4 v) {
@@ -211,9 +225,9 @@ SLOW Row measured(Row row, Shared& s) {
     }
   });
   u32 any = __syncthreads_or(bad);
-  high = block_max(s, high);
+  high = block_max(high);
   __syncthreads();
-  sum_values(row, s, high, any, nullptr);
+  sum_values(row, high, any, nullptr);
   return row;
 }
 
