@@ -61,7 +61,12 @@ impl Way {
             Self::Invariant => 0,
             Self::Gemv(s) => 1 << 28 | (s.chunk / 256) << 12 | s.stages << 4 | s.split,
             Self::Skinny(s) => {
-                2 << 28 | s.tokens << 16 | s.groups << 12 | s.split << 8 | s.share << 4 | s.resident
+                2 << 28
+                    | s.tokens << 16
+                    | s.groups << 12
+                    | s.boxes << 8
+                    | u32::from(s.deal == skinny::Deal::Steps) << 4
+                    | s.resident
             }
         }
     }
@@ -77,8 +82,11 @@ impl Way {
             2 => Some(Self::Skinny(skinny::Shape {
                 tokens: number >> 16 & 0xfff,
                 groups: number >> 12 & 0xf,
-                split: number >> 8 & 0xf,
-                share: number >> 4 & 0xf,
+                boxes: number >> 8 & 0xf,
+                deal: match number >> 4 & 0xf {
+                    0 => skinny::Deal::Tiles,
+                    _ => skinny::Deal::Steps,
+                },
                 resident: number & 0xf,
             })),
             _ => None,
@@ -95,17 +103,17 @@ pub(crate) struct Own {
 
 impl Own {
     /// Changes when a number means another variant.
-    pub(crate) const VERSION: u32 = 3;
+    pub(crate) const VERSION: u32 = 4;
 
     /// Nothing is compiled yet.
     ///
     /// # Errors
-    /// None at present.
+    /// When memory is short.
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         Ok(Self {
             gpu: Arc::clone(gpu),
             gemv: gemv::Gemv::default(),
-            skinny: skinny::Skinny::default(),
+            skinny: skinny::Skinny::new(gpu)?,
         })
     }
 
@@ -126,7 +134,7 @@ impl Own {
             .map(Way::Gemv)
             .collect();
         if hopper {
-            ways.extend(skinny::candidates(gpu, p).into_iter().map(Way::Skinny));
+            ways.extend(skinny::candidates(p).into_iter().map(Way::Skinny));
         }
         for &way in &ways {
             // All compile side by side; what fails is reported when it is launched.

@@ -7,12 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::own::Gating;
 use crate::cuda::blas::{Operands, Product};
 use crate::cuda::compiler::Source;
-use crate::cuda::driver::Gpu;
+use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::launch::{Grid, Kernel, Params};
 use crate::cuda::options::CudaDtype;
 use crate::cuda::tensor_map::{Dim, TensorMap};
@@ -30,15 +30,22 @@ struct SkinnyParams {
     n: i32,
     k: i32,
     tokens: i32,
-    ahead: i32,
     lead: i32,
-    padding: i32,
-    scratch: u64,
-    counters: u64,
+    sums: u64,
+    ready: u64,
 }
 
 // SAFETY: the kernel's structure; its addresses are the operands', which live until the step has run.
 unsafe impl Params for SkinnyParams {}
+
+/// How tiles are dealt to blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Deal {
+    /// Whole tiles: an output's sum is the same for every m.
+    Tiles,
+    /// As many steps to each; neighbours share tiles.
+    Steps,
+}
 
 /// How the kernel is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,10 +54,10 @@ pub(crate) struct Shape {
     pub tokens: u32,
     /// Warpgroups, each with 64 weight rows.
     pub groups: u32,
-    /// Blocks of a cluster that share k.
-    pub split: u32,
-    /// Blocks of a cluster that share the tokens' tile.
-    pub share: u32,
+    /// 64 columns each, of a step.
+    pub boxes: u32,
+    /// What a block takes.
+    pub deal: Deal,
     /// Blocks that a multiprocessor shall hold at a time: the next kernel's weights are asked for while this one runs.
     pub resident: u32,
 }
@@ -58,8 +65,11 @@ pub(crate) struct Shape {
 /// Tokens of a tile.
 const TILES: [u32; 6] = [8, 16, 32, 64, 128, 256];
 
-/// Columns of a step.
-const STEP: u32 = 64;
+/// Columns of a box: a line of the swizzle.
+const BOX: u32 = 64;
+
+/// Bytes of sums that the blocks of one multiprocessor exchange: 128 × 256 f32, or two blocks' 128 × 128.
+const EXCHANGE: u32 = 128 << 10;
 
 /// Most steps in the ring.
 const STAGES: u32 = 8;
@@ -73,7 +83,7 @@ impl Shape {
     }
 
     fn stage(&self) -> u32 {
-        (self.rows() + self.tokens) * STEP * 2
+        (self.rows() + self.tokens) * self.boxes * BOX * 2
     }
 
     /// Shared memory beside the ring: what the warps rearrange results in, and barriers.
@@ -90,9 +100,13 @@ impl Shape {
         self.stages(gpu) * self.stage() + self.beside()
     }
 
-    /// Tiles of weight rows times tiles of tokens, with `share` the former in pairs.
-    fn units(&self, p: &Product) -> u32 {
-        p.n.div_ceil(self.rows() * self.share) * p.m.div_ceil(self.tokens)
+    fn blocks(&self, gpu: &Gpu, p: &Product) -> u32 {
+        let tiles = p.n.div_ceil(self.rows()) * p.m.div_ceil(self.tokens);
+        let units = match self.deal {
+            Deal::Tiles => tiles,
+            Deal::Steps => tiles * p.k.div_ceil(self.boxes * BOX),
+        };
+        units.min(gpu.properties.multiprocessors * self.resident)
     }
 
     /// For products whose results must not depend on m.
@@ -101,14 +115,10 @@ impl Shape {
         Self {
             tokens,
             groups: if tokens <= 32 { 1 } else { 2 },
-            split: 1,
-            share: 1,
+            boxes: 1,
+            deal: Deal::Tiles,
             resident: if tokens <= 128 { 2 } else { 1 },
         }
-    }
-
-    fn cluster(&self) -> u32 {
-        self.split * self.share
     }
 }
 
@@ -131,8 +141,10 @@ impl Variant {
             .define("TILE_TOKENS", self.shape.tokens)
             .define("GROUPS", self.shape.groups)
             .define("STAGES", self.shape.stages(gpu))
-            .define("SPLIT", self.shape.split)
-            .define("SHARE", self.shape.share);
+            .define("BOXES", self.shape.boxes);
+        if self.shape.deal == Deal::Steps {
+            source = source.flag("STREAM");
+        }
         if self.output == CudaDtype::F32 {
             source = source.flag("OUT_F32");
         }
@@ -143,13 +155,33 @@ impl Variant {
     }
 }
 
-/// The kernels compiled so far.
-#[derive(Default)]
+/// The kernels compiled so far, and what their blocks exchange.
 pub(crate) struct Skinny {
     kernels: Mutex<HashMap<Variant, Kernel>>,
+    /// Sums of tiles that other blocks finish, and whether they are there. Kernels use them one after the other.
+    sums: Option<(Buffer, Buffer)>,
 }
 
 impl Skinny {
+    /// Memory for the exchange; none where the kernel does not run.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
+        let sums = if gpu.properties.is_hopper() {
+            let blocks = gpu.properties.multiprocessors as usize;
+            let bytes = blocks * EXCHANGE as usize;
+            let ready = gpu.allocate_zeroed(2 * 4 * blocks, "matrix products")?;
+            Some((gpu.allocate(bytes, "matrix products")?, ready))
+        } else {
+            None
+        };
+        Ok(Self {
+            kernels: Mutex::default(),
+            sums,
+        })
+    }
+
     /// Whether such products are computed on this GPU.
     pub(crate) fn computes(gpu: &Gpu, p: &Product) -> bool {
         gpu.properties.is_hopper()
@@ -200,7 +232,7 @@ impl Skinny {
             let columns = Dim {
                 len: u64::from(p.k),
                 stride: 2,
-                tile: STEP,
+                tile: BOX,
             };
             let lines = Dim {
                 len: u64::from(rows),
@@ -209,54 +241,36 @@ impl Skinny {
             };
             TensorMap::swizzled(p.input, address, [columns, lines])
         };
-        let stages = shape.stages(gpu);
         let params = SkinnyParams {
             weight: map(operands.w, p.n, p.k, shape.rows())?,
-            x: map(operands.x, p.m, p.x_stride, shape.tokens / shape.share)?,
+            x: map(operands.x, p.m, p.x_stride, shape.tokens)?,
             bias: operands.bias,
             y: operands.y,
             y_stride: i64::from(p.y_stride),
             n: p.n as i32,
             k: p.k as i32,
             tokens: p.m as i32,
-            ahead: 0,
-            lead: stages as i32,
-            padding: 0,
-            scratch: 0,
-            counters: 0,
+            lead: shape.stages(gpu) as i32,
+            sums: self.sums.as_ref().map_or(0, |s| s.0.address()),
+            ready: self.sums.as_ref().map_or(0, |s| s.1.address()),
         };
-        let blocks = shape.units(p) * shape.cluster();
-        // Without a split blocks go on to further tiles.
-        let blocks = if shape.split == 1 {
-            let most = gpu.properties.multiprocessors * shape.resident;
-            blocks.min(most / shape.share * shape.share)
-        } else {
-            blocks
-        };
-        let grid = Grid::new(blocks, 128 * shape.groups + 32)
-            .shared(shape.shared(gpu))
-            .cluster(shape.cluster());
+        let grid =
+            Grid::new(shape.blocks(gpu, p), 128 * shape.groups + 32).shared(shape.shared(gpu));
         kernel.launch(gpu, grid, &params)
     }
 }
 
 /// Shapes to try, the most promising first.
-pub(crate) fn candidates(gpu: &Gpu, p: &Product) -> Vec<Shape> {
-    let tokens = TILES.into_iter().find(|&t| t >= p.m).unwrap_or(256);
-    let mut shapes = Vec::new();
-    for (groups, split) in [(2, 1), (2, 2), (2, 4), (1, 2)] {
-        let shape = Shape {
-            tokens,
-            groups,
-            split,
-            share: 1,
-            resident: if tokens <= 128 { 2 } else { 1 },
-        };
-        let blocks = shape.units(p) * split;
-        let fits = split == 1 || blocks <= gpu.properties.multiprocessors * shape.resident;
-        if fits && (p.gating.is_none() || split == 1) {
-            shapes.push(shape);
-        }
+pub(crate) fn candidates(p: &Product) -> Vec<Shape> {
+    let whole = Shape::unsplit(p.m);
+    let steps = Shape {
+        deal: Deal::Steps,
+        groups: 2,
+        ..whole
+    };
+    if p.m > 256 {
+        vec![whole]
+    } else {
+        vec![steps, whole]
     }
-    shapes
 }
