@@ -109,7 +109,7 @@ impl Shape {
     fn cuts(self) -> Even {
         let (cut, uncut) = if self.resident == 1 { (9, 24) } else { (5, 20) };
         Even {
-            least: 4,
+            least: self.warps,
             cut,
             uncut,
         }
