@@ -189,7 +189,11 @@ impl<D: Device> Served<'_, D> {
                 }
                 Ok(())
             }
-            Job::Collect(ticket) => self.finish_until(Some(ticket)),
+            Job::Collect(ticket) => {
+                self.finish_until(Some(ticket))?;
+                // Of a broken device nothing else will come.
+                self.refuse(ticket)
+            }
         }
     }
 

@@ -183,12 +183,16 @@ impl Compiler {
         Ok(module)
     }
 
-    /// Unloads everything. Kernels must not be launched any more.
+    /// Unloads everything, once what is being compiled is done: the compiler must not run while the process ends. Kernels
+    /// must not be launched any more.
     pub(crate) fn unload(&self) {
         for module in lock(&self.modules).values() {
-            if let State::Loaded(handle) = &*lock(&module.state) {
+            let mut state = lock(&module.state);
+            match std::mem::replace(&mut *state, State::Failed("was unloaded".to_owned())) {
+                State::Compiling(thread) => drop(thread.join()),
                 // SAFETY: loaded by `Module::function`, unloaded once, as the GPU goes.
-                let _ = unsafe { result::module::unload(handle.0) };
+                State::Loaded(handle) => drop(unsafe { result::module::unload(handle.0) }),
+                State::Failed(_) => {}
             }
         }
     }

@@ -99,7 +99,8 @@ impl Gpu {
                 entry: source.entry,
                 module: self.compiler.module(source)?,
                 function: OnceLock::new(),
-                allowed: AtomicU32::new(48 << 10),
+                // Static shared memory counts against the 48 KiB that need no permission.
+                allowed: AtomicU32::new(16 << 10),
             }),
         })
     }

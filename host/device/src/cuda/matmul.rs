@@ -144,7 +144,21 @@ impl Matmul {
             Some(choice) => choice,
             None => self.choose(key, p, operands)?,
         };
-        self.launch(p, operands, choice)
+        match self.launch(p, operands, choice) {
+            Ok(()) => Ok(()),
+            // Not every algorithm of the library does for every number of rows that shares a choice.
+            Err(error) => self.launch_other(p, operands).map_err(|_| error),
+        }
+    }
+
+    /// What the library thinks best for exactly this product.
+    fn launch_other(&self, p: &Product, operands: &Operands) -> Result<()> {
+        let mut algorithms = self.lt.algorithms(p, self.numerics)?.into_iter();
+        let one = algorithms.find(|a| self.lt.run(&self.gpu, p, operands, a).is_ok());
+        one.map(drop).ok_or_else(|| DeviceError::Gpu {
+            doing: "multiplying matrices",
+            what: format!("no algorithm for {p:?}"),
+        })
     }
 
     fn launch(&self, p: &Product, operands: &Operands, choice: Choice) -> Result<()> {

@@ -267,6 +267,11 @@ pub(crate) trait Instr: Send {
     /// When a kernel does not compile or the driver refuses a launch.
     fn launch(&self, step: &Step<'_>) -> Result<()>;
 
-    /// For messages and profiles, such as `linear`.
+    /// For messages, such as `linear`.
     fn name(&self) -> &'static str;
+
+    /// For profiles: the name, with the shape where instructions of one name differ much.
+    fn label(&self) -> String {
+        self.name().to_owned()
+    }
 }

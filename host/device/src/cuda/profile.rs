@@ -86,13 +86,16 @@ impl CudaDevice {
             .chain(&self.program.outputs)
             .map(AsRef::as_ref)
             .collect();
-        let mut kinds: BTreeMap<&str, Vec<&dyn Instr>> = BTreeMap::new();
+        let mut kinds: BTreeMap<String, Vec<&dyn Instr>> = BTreeMap::new();
         for &instr in &all {
-            kinds.entry(instr.name()).or_default().push(instr);
+            kinds.entry(instr.label()).or_default().push(instr);
+            if instr.label() != instr.name() {
+                kinds.entry(instr.name().to_owned()).or_default().push(instr);
+            }
         }
         let mut shares = vec![self.share("all", &all, &step)?];
         for (name, instrs) in kinds {
-            shares.push(self.share(name, &instrs, &step)?);
+            shares.push(self.share(&name, &instrs, &step)?);
         }
         Ok(shares)
     }

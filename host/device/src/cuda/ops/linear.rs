@@ -133,4 +133,8 @@ impl Instr for Linear {
     fn name(&self) -> &'static str {
         "linear"
     }
+
+    fn label(&self) -> String {
+        format!("linear {} by {}", self.y.width, self.x.width)
+    }
 }
