@@ -70,7 +70,7 @@ pub(super) fn describe(found: &Environment, wish: Wish) -> Vec<(String, Finding)
 /// Checks kernels and prints a line for each case. Returns how many failed.
 pub(super) fn kernels(filter: Option<&str>) -> anyhow::Result<usize> {
     println!(
-        "\n{:<22} {:<44} {:>9} {:>9} {:>10} {:>12}",
+        "\n{:<22} {:<54} {:>9} {:>9} {:>11} {:>14}",
         "kernel", "case", "error", "allowed", "time", "rate"
     );
     let (mut failed, mut cases) = (0, 0);
@@ -97,7 +97,7 @@ fn line(r: &KernelReport) -> String {
         (None, None) => String::new(),
     };
     format!(
-        "{:<22} {:<44} {:>9} {:>9} {time:>10} {rate:>12}  {}",
+        "{:<22} {:<54} {:>9} {:>9} {time:>11} {rate:>14}  {}",
         r.name,
         r.case,
         number(r.error),
