@@ -270,13 +270,24 @@ impl Gpu {
         bytes: usize,
         count: usize,
     ) -> Result<()> {
-        // SAFETY: a description is plain data for which zero is a value.
-        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-        copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        (copy.srcDevice, copy.dstDevice) = (from, to);
-        (copy.srcPitch, copy.dstPitch) = pitches;
-        (copy.WidthInBytes, copy.Height) = (bytes, count);
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: from,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: pitches.0,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: to,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: pitches.1,
+            WidthInBytes: bytes,
+            Height: count,
+        };
         // SAFETY: callers pass ranges of live buffers.
         unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream) }
             .result()
