@@ -18,7 +18,7 @@
 #define QUERY_WARPS (GROUP <= 64 * TALL ? 4 : 8)
 #endif
 #ifndef KV_TILE
-#define KV_TILE (K_DIM + V_DIM <= 448 ? 64 : 48)  // SHARED_BYTES below sm_89's 99 KiB
+#define KV_TILE (K_DIM + V_DIM <= 128 ? 64 : K_DIM <= 128 && V_DIM <= 128 ? 32 : K_DIM + V_DIM <= 448 ? 64 : 48)
 #endif
 
 static constexpr int ROWS = 16 * TALL * QUERY_WARPS;
@@ -85,16 +85,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) prefill(const __gr
 
   wait_for_previous();
   let_next_start();
-  u32 total = (u32)args.plan->count * args.kv_heads;
+  u32 count = args.plan->count, heads = args.plan->heads, total = count * args.kv_heads;
   for (u32 index = blockIdx.x; index < total; index = next) {
     __syncthreads();
     if (threadIdx.x == 0) next = draw_item(args.plan, total);
-    int head = index % args.kv_heads;
-    Entry entry = load_entry(args.plan, index / args.kv_heads);
-    Item item = make_item<KV_TILE>(entry, head, args.window);
+    Item item = make_item<KV_TILE>(args.plan, index, count, heads, args.window);
+    int head = item.head;
 #pragma unroll
     for (int t = 0; t < TALL; t++) softmax[t].begin<KV_TILE>(item, first_row + 16 * t);
-    const int* table = args.tables + (i64)entry.slot * args.table_stride;
+    const int* table = args.tables + (i64)item.slot * args.table_stride;
     auto load_keys = [&](int tile) { load_tile<K_DIM, K_LINE>(k, p.keys + head * (BLOCK_SIZE * K_DIM), table, args.kv_heads, tile, item.kv_len); };
     auto load_values = [&](int tile) { load_tile<V_DIM, V_LINE>(v, p.values + head * (BLOCK_SIZE * V_DIM), table, args.kv_heads, tile, item.kv_len); };
 

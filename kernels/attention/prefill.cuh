@@ -43,12 +43,16 @@ struct Entry {
   int unused[2];
 };
 
-// A step's work, longest entries first. An item is an entry times a KV head: item i is entry i / kv_heads, head i % kv_heads.
-// A block begins with item blockIdx.x; further ones are drawn in turn. `turn` is 0 between launches.
+// A step's work. An item is an entry times a KV head. Heads are taken `heads` at a time, all entries of the first group of heads
+// coming first; within a group, item i is entry i / heads, head i % heads. The host orders entries so that those that run at
+// the same time share keys that fit in L2, long ones before short ones.
+// A block begins with item blockIdx.x; further ones are drawn in turn, one for each that is computed. So the draw that gives
+// count * kv_heads - 1 is the last, and sets `turn` back to 0.
 struct Plan {
-  int count;
-  u32 turn;
-  int unused[6];
+  int count;   // entries
+  u32 turn;    // items drawn; 0 between launches
+  int heads;   // divides kv_heads
+  int unused[5];
   Entry entries[1];  // [count]
 };
 
@@ -83,37 +87,21 @@ struct Item {
   int head, from, to, prompt_len;  // tiles of keys [from, to)
   int slot;
 };
-template <int TILE> DEVICE Item make_item(const Entry& e, int head, int window) {
-  int from = HAS_WINDOW ? max(e.position - window + 1, 0) / TILE : 0;
-  int to = (min(visible_to(e.position + e.tokens - 1, e.prompt_len), e.kv_len) + TILE - 1) / TILE;
-  return {e.token, e.tokens, e.position, e.kv_len, head, from, to, e.prompt_len, e.slot};
-}
-DEVICE Entry load_entry(const Plan* plan, u32 at) {
-  const int4* from = (const int4*)(plan->entries + at);
+template <int TILE> DEVICE Item make_item(const Plan* plan, u32 index, u32 count, u32 heads, int window) {
+  u32 group = index / (count * heads), in_group = index % (count * heads);
+  const int4* from = (const int4*)(plan->entries + in_group / heads);
   int4 a = from[0], b = from[1];
-  return {a.x, a.y, a.z, a.w, b.x, b.y, {0, 0}};
+  Entry e = {a.x, a.y, a.z, a.w, b.x, b.y, {0, 0}};
+  Item item = {e.token, e.tokens, e.position, e.kv_len, (int)(group * heads + in_group % heads), 0, 0, e.prompt_len, e.slot};
+  item.from = HAS_WINDOW ? max(e.position - window + 1, 0) / TILE : 0;
+  item.to = (min(visible_to(e.position + e.tokens - 1, e.prompt_len), e.kv_len) + TILE - 1) / TILE;
+  return item;
 }
-// The item after `index`'s; one thread of the block. The last draw of a launch sets the turn back.
+// The item after this one; one thread of the block.
 DEVICE u32 draw_item(Plan* plan, u32 total) {
   u32 drawn = atomicAdd(&plan->turn, 1);
   if (drawn == total - 1) plan->turn = 0;
   return drawn + gridDim.x;
-}
-
-#ifndef EXP_BY_FMA
-#define EXP_BY_FMA 0
-#endif
-// 2^x by FMAs, for x <= 16; what is below 2^-126 may become 0, -inf does. Its error is well below that of model_t.
-DEVICE float exp2_fma(float x) {
-  x = fmaxf(x, -127.f);
-  float shifted = x + 12582912.f;
-  float f = x - (shifted - 12582912.f);
-#ifdef MODEL_F16
-  float y = fmaf(fmaf(fmaf(fmaf(0.00967618f, f, 0.05550341f), f, 0.24022349f), f, 0.69314686f), f, 1.f);
-#else
-  float y = fmaf(fmaf(fmaf(0.05592204f, f, 0.24264008f), f, 0.69310032f), f, 1.f);
-#endif
-  return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
 }
 
 // A query row of a thread.
@@ -204,8 +192,7 @@ struct Softmax {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           float& x = s[4 * j + 2 * r + i];
-          float y = fmaf(x, unit, -base);
-          x = j % 8 < EXP_BY_FMA ? exp2_fma(y) : exp2_fast(y);
+          x = exp2_fast(fmaf(x, unit, -base));
           sum += x;
         }
       }

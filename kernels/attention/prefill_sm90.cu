@@ -8,8 +8,8 @@
 // warpgroup's softmax runs beside its own product with the values of the tile before and beside the other warpgroup's
 // products; they take turns at issuing.
 //
-// Defines beyond those of prefill.cuh, for tuning: KV_TILE (a multiple of 16), QUERY_GROUPS (2 or 3), STAGES, Q_STAGES,
-// EXP_BY_FMA (of 8 exponentials, how many are polynomials). GROUP is at most 64 * QUERY_GROUPS.
+// Defines beyond those of prefill.cuh, for tuning: KV_TILE (a multiple of 16), QUERY_GROUPS (2 or 3), STAGES and Q_STAGES (tiles
+// of keys, values and queries in flight). GROUP is at most 64 * QUERY_GROUPS.
 //
 // Launch: any grid, one block a multiprocessor; THREADS threads; SHARED_BYTES of dynamic shared memory.
 // Tensor maps, of 16-bit elements, with 128-byte swizzle and zero fill, innermost dimension first:
@@ -23,10 +23,10 @@
 #define QUERY_GROUPS (K_DIM <= 64 && V_DIM <= 64 ? 3 : 2)
 #endif
 #ifndef KV_TILE
-#define KV_TILE (K_DIM <= 128 && V_DIM <= 128 ? 128 : K_DIM <= 192 && V_DIM <= 192 ? 96 : 80)
+#define KV_TILE (K_DIM <= 128 && V_DIM <= 128 ? 128 : K_DIM <= 192 && V_DIM <= 192 ? 96 : 64)
 #endif
 #ifndef STAGES
-#define STAGES 2
+#define STAGES (K_DIM <= 64 && V_DIM <= 64 ? 3 : 2)
 #endif
 
 static constexpr int ROWS = 64 * QUERY_GROUPS;
@@ -42,8 +42,8 @@ static constexpr int Q_STAGES = 1024 + 2 * Q_BYTES + STAGES * (K_BYTES + V_BYTES
 #endif
 static constexpr int THREADS = 128 * (QUERY_GROUPS + 1);
 static constexpr int SHARED_BYTES = 1024 + Q_STAGES * Q_BYTES + STAGES * (K_BYTES + V_BYTES);
-static constexpr int CONSUMER_REGISTERS = QUERY_GROUPS > 2 ? 160 : V_DIM > 192 ? 240 : 232;
-static constexpr int PRODUCER_REGISTERS = QUERY_GROUPS > 2 ? 32 : V_DIM > 192 ? 24 : 40;
+static constexpr int CONSUMER_REGISTERS = QUERY_GROUPS > 2 ? 160 : 232;
+static constexpr int PRODUCER_REGISTERS = QUERY_GROUPS > 2 ? 32 : 40;
 static constexpr int BOXES = KV_TILE / 16;  // of a panel
 static_assert(GROUP <= ROWS && KV_TILE % 16 == 0 && BOXES * K_PANELS <= 64 && BOXES * V_PANELS <= 64, "shape");
 
@@ -100,7 +100,7 @@ template <int PANELS> DEVICE void feed(const PrefillArgs& args, const Item& item
 DEVICE void produce(const PrefillSm90Params& p, Barriers& bars, u8* q, u8* k, u8* v) {
   const PrefillArgs& args = p.args;
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  u32 total = (u32)args.plan->count * args.kv_heads;
+  u32 count = args.plan->count, heads = args.plan->heads, total = count * args.kv_heads;
   Ring<STAGES> ring;
   Ring<2> item_ring;
   Ring<Q_STAGES> q_ring;
@@ -109,7 +109,7 @@ DEVICE void produce(const PrefillSm90Params& p, Barriers& bars, u8* q, u8* k, u8
     if (warp == 0) {
       mbarrier_wait(&bars.item_empty[item_ring.at], item_ring.phase ^ 1);
       item.from = -1;
-      if (index < total) item = make_item<KV_TILE>(load_entry(args.plan, index / args.kv_heads), index % args.kv_heads, args.window);
+      if (index < total) item = make_item<KV_TILE>(args.plan, index, count, heads, args.window);
       if (lane == 0) {
         bars.items[item_ring.at] = item;
         mbarrier_arrive(&bars.item_full[item_ring.at]);
@@ -130,7 +130,7 @@ DEVICE void produce(const PrefillSm90Params& p, Barriers& bars, u8* q, u8* k, u8
           mbarrier_wait(&bars.q_empty[q_ring.at], q_ring.phase ^ 1);
           mbarrier_arrive_expect(&bars.q_full[q_ring.at], K_PANELS * TOKENS * GROUP * 128);
           for (int i = 0; i < K_PANELS; i++)
-            tensor_load_3d(q + q_ring.at * Q_BYTES + i * (ROWS * 128), &p.q, &bars.q_full[q_ring.at], i * 64, item.head * GROUP, item.token);
+            tensor_load_3d(q + q_ring.at * Q_BYTES + i * (ROWS * 128), &p.q, &bars.q_full[q_ring.at], L2_EVICT_FIRST, i * 64, item.head * GROUP, item.token);
         }
         q_ring.next();
       }
@@ -159,19 +159,11 @@ DEVICE void start_sums(float (&o)[OUT_COLUMNS / 2], const u32 (&weights)[KV_TILE
 // Has a softmax's arithmetic done before what follows; the assembler would move the wait for a product above it. The store
 // never happens, as sums of weights are not negative, but the assembler cannot know.
 DEVICE void settle(const Softmax& softmax) {
-#ifdef NO_SETTLE
-  return;
-#endif
   asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p st.shared.f32 [%1], %0;}" ::"f"(softmax.rows[0].total + softmax.rows[1].total), "r"(0) : "memory");
 }
 
-#ifdef NO_TURNS
-DEVICE void take_turn(int) {}
-DEVICE void pass_turn(int) {}
-#else
 DEVICE void take_turn(int me) { named_sync(1 + me, 256); }
 DEVICE void pass_turn(int me) { named_arrive(1 + (me + 1) % QUERY_GROUPS, 256); }
-#endif
 
 DEVICE void consume(const PrefillArgs& args, Barriers& bars, const u8* q, const u8* k, u8* v) {
   int me = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * 16 - 64 + lane / 4;

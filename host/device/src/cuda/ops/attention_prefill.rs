@@ -83,6 +83,8 @@ struct Shape {
     isa: Isa,
     /// Warpgroups or warps that have query rows: `QUERY_GROUPS` or `QUERY_WARPS`.
     teams: u32,
+    /// Tiles of keys, and of values, in flight.
+    stages: u32,
     /// Query rows of a block.
     rows: u32,
     /// Positions of a tile of keys.
@@ -93,23 +95,24 @@ struct Shape {
 }
 
 impl Shape {
-    /// 64 query rows a warpgroup, two tiles of keys and of values in flight, and two of queries where they fit.
+    /// 64 query rows a warpgroup; two or three tiles of keys and of values in flight, and two of queries where they fit.
     fn hopper(spec: &AttentionSpec) -> Self {
         let largest = spec.k_dim.max(spec.v_dim);
-        let teams = if largest <= 64 { 3 } else { 2 };
-        let rows = 64 * teams;
-        let kv_tile = match largest {
-            0..=128 => 128,
-            129..=192 => 96,
-            _ => 80,
+        let (teams, stages, kv_tile) = match largest {
+            0..=64 => (3, 3, 128),
+            65..=128 => (2, 2, 128),
+            129..=192 => (2, 2, 96),
+            _ => (2, 2, 64),
         };
+        let rows = 64 * teams;
         // Panels of 64 columns, lines of 128 bytes; the tiles are aligned to 1 KiB.
         let (k_line, v_line) = (spec.k_dim.div_ceil(64) * 128, spec.v_dim.div_ceil(64) * 128);
         let shared =
-            |q_stages: u32| 1024 + q_stages * rows * k_line + 2 * kv_tile * (k_line + v_line);
+            |q_stages: u32| 1024 + q_stages * rows * k_line + stages * kv_tile * (k_line + v_line);
         Self {
             isa: Isa::Hopper,
             teams,
+            stages,
             rows,
             kv_tile,
             threads: 128 * (teams + 1),
@@ -123,19 +126,22 @@ impl Shape {
 
     /// 16 or 32 query rows a warp, one tile of keys and one of values.
     fn ampere(spec: &AttentionSpec) -> Self {
-        let tall = 1;
+        let largest = spec.k_dim.max(spec.v_dim);
+        let tall = if largest <= 128 { 2 } else { 1 };
+        let kv_tile = match largest {
+            0..=64 => 64,
+            65..=128 => 32,
+            _ if spec.k_dim + spec.v_dim <= 448 => 64,
+            _ => 48,
+        };
         let group = spec.heads / spec.kv_heads;
         let teams = if group <= 64 * tall { 4 } else { 8 };
         let rows = 16 * tall * teams;
-        let kv_tile = if spec.k_dim + spec.v_dim <= 448 {
-            64
-        } else {
-            48
-        };
         let line = |dim: u32| dim.div_ceil(16) * 32 + 16;
         Self {
             isa: Isa::Ampere,
             teams,
+            stages: 1,
             rows,
             kv_tile,
             threads: 32 * teams,
@@ -189,9 +195,10 @@ impl Shape {
             .define("BLOCK_SIZE", spec.block_size)
             .define("KV_TILE", self.kv_tile)
             .define(teams, self.teams);
-        if self.isa == Isa::Ampere {
-            source = source.define("TALL", self.rows / (16 * self.teams));
-        }
+        source = match self.isa {
+            Isa::Hopper => source.define("STAGES", self.stages),
+            Isa::Ampere => source.define("TALL", self.rows / (16 * self.teams)),
+        };
         let features = [
             ("WINDOW", spec.window.is_some()),
             ("SOFTCAP", spec.softcap.is_some()),
@@ -272,6 +279,10 @@ impl Prefill {
             kv_tile: shape.kv_tile,
             window: spec.window,
             which,
+            kv_heads: spec.kv_heads,
+            position_bytes: (spec.k_dim + spec.v_dim) * spec.dtype.bytes() as u32,
+            // Queries and results pass through L2 beside keys and values, and each half of it keeps its own copy.
+            section_bytes: gpu.properties.l2 as u64 / 3,
         };
         Ok(Self {
             kernel: gpu.kernel(&shape.source(spec))?,

@@ -1,4 +1,7 @@
-//! Divides a step's prefill attention into tiles of queries, longest first.
+//! Divides a step's prefill attention into tiles of queries, in an order in which those that run at the same time share keys.
+//!
+//! Tiles of one sequence read the same keys. What runs at any time is limited to some rows and some heads (a section) whose
+//! keys and values fit in L2; within a section long tiles come before short ones, so that the blocks end together.
 
 use std::cmp::Reverse;
 
@@ -22,6 +25,11 @@ pub(super) struct Geometry {
     pub window: Option<u32>,
     /// Rows that are computed.
     pub which: Which,
+    pub kv_heads: u32,
+    /// Bytes of a position's key and value of one head.
+    pub position_bytes: u32,
+    /// Bytes of keys and values in a section, where one row and head are no more.
+    pub section_bytes: u64,
 }
 
 /// Tokens of one row that a block computes together.
@@ -33,12 +41,14 @@ struct Entry {
     position: u32,
     kv_len: u32,
     slot: u32,
+    section: u32,
 }
 
-/// Writes plans of the prefill kernels: `[count, 0, 0, 0, 0, 0, 0, 0]`, then `count` entries `[token, tokens, position,
-/// kv_len, slot, 0, 0, 0]`.
+/// Writes plans of the prefill kernels: `[count, 0, heads, 0, 0, 0, 0, 0]`, then `count` entries `[token, tokens, position,
+/// kv_len, slot, 0, 0, 0]`. `heads` are those of a section.
 pub(super) struct PrefillPlanner {
     geometry: Geometry,
+    rows: Vec<PlanRow>,
     entries: Vec<Entry>,
 }
 
@@ -46,6 +56,7 @@ impl PrefillPlanner {
     pub(super) fn new(geometry: Geometry) -> Self {
         Self {
             geometry,
+            rows: Vec::new(),
             entries: Vec::new(),
         }
     }
@@ -59,6 +70,25 @@ impl PrefillPlanner {
         (entry.position + entry.tokens).div_ceil(self.geometry.kv_tile)
             - from / self.geometry.kv_tile
     }
+
+    /// Bytes of the keys and values of one head that a row sees.
+    fn bytes(&self, row: &PlanRow) -> u64 {
+        let seen = self
+            .geometry
+            .window
+            .map_or(row.kv_len, |w| row.kv_len.min(w.saturating_add(row.len)));
+        u64::from(seen) * u64::from(self.geometry.position_bytes)
+    }
+
+    /// Heads of a section: as many as fit of the longest row, and a divisor of all.
+    fn heads(&self) -> u32 {
+        let longest = self.rows.iter().map(|r| self.bytes(r)).max().unwrap_or(0);
+        let all = self.geometry.kv_heads;
+        (1..=all)
+            .rev()
+            .find(|n| all % n == 0 && u64::from(*n) * longest <= self.geometry.section_bytes)
+            .unwrap_or(1)
+    }
 }
 
 impl Planner for PrefillPlanner {
@@ -69,15 +99,23 @@ impl Planner for PrefillPlanner {
     }
 
     fn plan(&mut self, rows: &[PlanRow], out: &mut Vec<i32>) {
+        self.rows.clear();
         self.entries.clear();
-        for row in rows {
-            let mine = match self.geometry.which {
+        self.rows
+            .extend(rows.iter().filter(|row| match self.geometry.which {
                 Which::Single => row.len == 1,
                 Which::Long => row.len > 1,
-            };
-            if !mine {
-                continue;
+            }));
+        self.rows.sort_by_key(|row| Reverse(row.kv_len));
+        let heads = self.heads();
+        let (mut section, mut bytes) = (0, 0);
+        for row in &self.rows {
+            let mine = self.bytes(row) * u64::from(heads);
+            if bytes > 0 && bytes + mine > self.geometry.section_bytes {
+                section += 1;
+                bytes = 0;
             }
+            bytes += mine;
             let position = row.kv_len - row.len;
             for from in (0..row.len).step_by(self.geometry.tokens as usize) {
                 self.entries.push(Entry {
@@ -86,12 +124,13 @@ impl Planner for PrefillPlanner {
                     position: position + from,
                     kv_len: row.kv_len,
                     slot: row.slot,
+                    section,
                 });
             }
         }
         let mut entries = std::mem::take(&mut self.entries);
-        entries.sort_by_key(|e| Reverse(self.tiles(e)));
-        out.extend([entries.len() as i32, 0, 0, 0, 0, 0, 0, 0]);
+        entries.sort_by_key(|e| (e.section, Reverse(self.tiles(e))));
+        out.extend([entries.len() as i32, 0, heads as i32, 0, 0, 0, 0, 0]);
         for e in &entries {
             let words = [e.token, e.tokens, e.position, e.kv_len, e.slot, 0, 0, 0];
             out.extend(words.map(|word| word as i32));
