@@ -86,7 +86,9 @@ impl PrefillPlanner {
         let all = self.geometry.kv_heads;
         (1..=all)
             .rev()
-            .find(|n| all % n == 0 && u64::from(*n) * longest <= self.geometry.section_bytes)
+            .find(|n| {
+                all.is_multiple_of(*n) && u64::from(*n) * longest <= self.geometry.section_bytes
+            })
             .unwrap_or(1)
     }
 }
