@@ -71,6 +71,8 @@ template <int TYPE> struct Plan {
   // Rounds whose x is fetched together.
   static constexpr int FIT = 16 / (PRODUCTS * 2 * TERMS * TOKEN_TILES);
   static constexpr int AHEAD = FIT < 1 ? 1 : FIT < ROUNDS ? FIT : ROUNDS;
+  // Whether x is fetched before the weights that it meets are there; with many tokens that takes too many registers.
+  static constexpr bool EARLY = TOKEN_TILES <= 2;
 };
 
 // Blocks that shall fit on a multiprocessor.
@@ -237,20 +239,41 @@ struct Linear {
     float sums[PANELS][TOKEN_TILES][4] = {};
     int slot = 0;
     u32 parity = 0;
+    Batch<TYPE> batch;
+    if (Plan<TYPE>::EARLY && first < end) fetch<TYPE>(batch, x, first, 0);
 #pragma unroll 1
     for (int stage = first; stage < end; stage++) {
-      consume<TYPE>(sums, pipeline.await(slot, parity), x + stage * STAGE, stage, in);
+      consume<TYPE>(sums, pipeline.await(slot, parity), x, stage, end, batch, in);
       pipeline.issue(slot, stage + DEPTH);
       if (++slot == DEPTH) slot = 0, parity ^= 1;
     }
     finish(sums, P::RING);
   }
 
-  template <int TYPE> DEVICE void consume(float (&sums)[PANELS][TOKEN_TILES][4], const u8* slot, const model_t* x, int stage,
-                                           const Registers& in) const {
+  // x for the rounds that are fetched together.
+  template <int TYPE> struct Batch {
+    Terms<Plan<TYPE>::PRODUCTS> terms[Plan<TYPE>::AHEAD][TOKEN_TILES];
+  };
+
+  // `x` points to the lane's first column of the matrix.
+  template <int TYPE> DEVICE void fetch(Batch<TYPE>& batch, const model_t* x, int stage, int first_round) const {
+    typedef Plan<TYPE> P;
+    constexpr int COLUMNS = SPREAD * P::SUB;  // of a round
+    int g = threadIdx.x % 32 / 4, token = blockIdx.y * TILE + g % TOKENS, k = stage * STAGE + first_round * COLUMNS;
+#pragma unroll
+    for (int r = 0; r < P::AHEAD; r++) {
+      bool inside = Format<TYPE>::SUPER || k + r * COLUMNS + g / TOKENS * P::SUB < p.k;
+#pragma unroll
+      for (int n = 0; n < TOKEN_TILES; n++) batch.terms[r][n].load(x + n * (8 * p.x_stride) + (k + r * COLUMNS), inside && token + 8 * n < p.tokens);
+    }
+  }
+
+  // `batch` holds x for the stage's first rounds, and afterwards for the next stage's, where x is fetched early.
+  template <int TYPE> DEVICE void consume(float (&sums)[PANELS][TOKEN_TILES][4], const u8* slot, const model_t* x, int stage, int end,
+                                           Batch<TYPE>& batch, const Registers& in) const {
     typedef Format<TYPE> F;
     typedef Plan<TYPE> P;
-    int lane = threadIdx.x % 32, g = lane / 4, token = blockIdx.y * TILE + g % TOKENS;
+    int lane = threadIdx.x % 32;
     Stage<TYPE> bits[PANELS];
 #pragma unroll
     for (int i = 0; i < PANELS; i++) {
@@ -264,20 +287,19 @@ struct Linear {
     }
 #pragma unroll
     for (int r0 = 0; r0 < P::ROUNDS; r0 += P::AHEAD) {
-      int k = stage * STAGE + r0 * (SPREAD * F::SUB);
-      if (!F::SUPER && k >= p.k) break;
-      Terms<P::PRODUCTS> terms[P::AHEAD][TOKEN_TILES];
-#pragma unroll
-      for (int r = 0; r < P::AHEAD; r++) {
-        bool inside = F::SUPER || k + (r * SPREAD + g / TOKENS) * F::SUB < p.k;
-#pragma unroll
-        for (int n = 0; n < TOKEN_TILES; n++)
-          terms[r][n].load(x + n * (8 * p.x_stride) + (r0 + r) * (SPREAD * F::SUB), inside && token + 8 * n < p.tokens);
+      if (!P::EARLY) {
+        if (!F::SUPER && stage * STAGE + r0 * (SPREAD * F::SUB) >= p.k) break;
+        fetch<TYPE>(batch, x, stage, r0);
+      }
+      Batch<TYPE> now = batch;
+      if (P::EARLY) {
+        if (r0 + P::AHEAD < P::ROUNDS) fetch<TYPE>(batch, x, stage, r0 + P::AHEAD);
+        else if (stage + 1 < end) fetch<TYPE>(batch, x, stage + 1, 0);
       }
 #pragma unroll
       for (int r = 0; r < P::AHEAD; r++) {
-        int left = F::SUPER ? STAGE : p.k - k - r * (SPREAD * F::SUB);  // columns from this round on
-        if (left > 0) round<TYPE>(sums, bits, slot, terms[r], r0 + r, left, in);
+        int left = F::SUPER ? STAGE : p.k - stage * STAGE - (r0 + r) * (SPREAD * F::SUB);  // columns from this round on
+        if (left > 0) round<TYPE>(sums, bits, slot, now.terms[r], r0 + r, left, in);
       }
     }
   }

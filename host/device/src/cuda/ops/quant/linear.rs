@@ -94,25 +94,41 @@ struct RowsParams {
 // SAFETY: the kernel's structure; its addresses are those of the step's scratch and of weights that the instruction holds.
 unsafe impl Params for RowsParams {}
 
-/// How the one-pass kernel is compiled. Fastest on an H200 among those tried.
-#[derive(Clone, Copy, Debug)]
+/// How the one-pass kernel is compiled, of what was fastest on an H200.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// Tokens that share a product's eight columns, and such groups of a block.
     tokens: u32,
     tiles: u32,
     /// Panels of a block.
     panels: u32,
-    /// Blocks that shall fit on a multiprocessor.
-    blocks: u32,
+    /// Blocks that shall fit on a multiprocessor: a bound on registers.
+    resident: u32,
+    /// Stages that a warp has on its way.
+    depth: u32,
 }
 
+/// Warps of a block, the same in all shapes: each sums up a share of the columns, in the same order wherever `tokens` is 8.
+const WARPS: u32 = 8;
+
 impl Shape {
-    const fn new(tokens: u32, tiles: u32, panels: u32, blocks: u32) -> Self {
+    /// The shape for so many tokens at a time, where a stage of a panel takes `slot` bytes.
+    fn new(tokens: u32, slot: u32, shared_per_block: u32) -> Self {
+        let heavy = slot > 3000;
+        let (per_product, tiles, panels, resident, depth) = match tokens {
+            1 | 2 if heavy => (tokens, 1, 1, 2, 3),
+            1 | 2 => (tokens, 1, 1, 3, 2),
+            8 => (8, 1, 1, 2, if heavy { 3 } else { 2 }),
+            16 => (8, 2, 2, 1, 2),
+            _ => (8, 4, 2, 1, 2),
+        };
+        let most = shared_per_block / (WARPS * panels * slot.max(1));
         Self {
-            tokens,
+            tokens: per_product,
             tiles,
             panels,
-            blocks,
+            resident,
+            depth: depth.min(most).max(1),
         }
     }
 
@@ -120,24 +136,18 @@ impl Shape {
     const fn most(self) -> u32 {
         self.tokens * self.tiles
     }
+
+    /// Dynamic shared memory of a block.
+    const fn shared(self, slot: u32) -> u32 {
+        WARPS * self.depth * self.panels * slot
+    }
 }
 
-/// By tokens; the last is used for more as well where nothing else may be.
-const SHAPES: [Shape; 6] = [
-    Shape::new(1, 1, 1, 3),
-    Shape::new(2, 1, 1, 3),
-    Shape::new(4, 1, 1, 3),
-    Shape::new(8, 1, 1, 3),
-    Shape::new(8, 2, 1, 3),
-    Shape::new(8, 4, 2, 1),
-];
+/// Tokens that there is a shape for.
+const TOKENS: [u32; 5] = [1, 2, 8, 16, 32];
 
-/// The shapes whose sums are of the same order: the columns of a product are all tokens.
-const SAME_ORDER: usize = 3;
-
-/// Warps of a block and stages that each has on its way.
-const WARPS: u32 = 8;
-const DEPTH: u32 = 2;
+/// The first of [`TOKENS`] from which on results do not depend on the shape.
+const SAME_ORDER: usize = 2;
 
 /// Bytes of dequantized rows at a time: they stay in L2 until they are multiplied.
 const EXPANDED: usize = 64 << 20;
@@ -160,6 +170,8 @@ pub(crate) struct QuantLinear {
     dtype: CudaDtype,
     output: CudaDtype,
     k: u32,
+    /// Most bytes that a stage of a panel takes.
+    slot: u32,
     /// One for each shape that may be used.
     few: Vec<(Shape, Kernel)>,
     /// None where results may not depend on how many tokens there are.
@@ -183,31 +195,34 @@ impl QuantLinear {
             return Err(DeviceError::plan("merged matrices differ in width"));
         }
         let types = mask(parts.iter().map(|p| p.matrix.block));
-        let (shapes, many) = match numerics {
+        let slot = parts.iter().map(|p| stage_bytes(p.matrix.block)).max();
+        let slot = slot.unwrap_or(0);
+        let (tokens, many) = match numerics {
             Numerics::Fast => {
                 let source = Source::new("quant/dequantize.cu", "quant_rows")
                     .flag(model_flag(dtype))
                     .define("QUANT_TYPES", types);
                 let rows = EXPANDED / dtype.bytes() / (k as usize).max(1);
                 (
-                    &SHAPES[..],
+                    &TOKENS[..],
                     Some((gpu.kernel(&source)?, pieces(&parts, dtype, rows))),
                 )
             }
-            Numerics::BatchInvariant => (&SHAPES[SAME_ORDER..], None),
+            Numerics::BatchInvariant => (&TOKENS[SAME_ORDER..], None),
         };
-        let few = shapes
+        let few = tokens
             .iter()
-            .map(|&shape| {
+            .map(|&tokens| {
+                let shape = Shape::new(tokens, slot, gpu.properties.shared_per_block);
                 let mut source = Source::new("quant/linear.cu", "quant_linear")
                     .flag(model_flag(dtype))
                     .define("QUANT_TYPES", types)
                     .define("TOKENS", shape.tokens)
                     .define("TOKEN_TILES", shape.tiles)
                     .define("PANELS", shape.panels)
-                    .define("MIN_BLOCKS", shape.blocks)
+                    .define("MIN_BLOCKS", shape.resident)
                     .define("WARPS", WARPS)
-                    .define("DEPTH", DEPTH);
+                    .define("DEPTH", shape.depth);
                 if !aligned {
                     source = source.flag("X_SCALAR");
                 }
@@ -222,6 +237,7 @@ impl QuantLinear {
             dtype,
             output,
             k,
+            slot,
             few,
             many,
         })
@@ -333,8 +349,12 @@ impl QuantLinear {
                 };
                 blocks += part.matrix.panels().div_ceil(shape.panels);
             }
-            let bytes = parts.iter().map(|p| stage_bytes(p.matrix.block)).max();
-            let shared = WARPS * DEPTH * shape.panels * bytes.unwrap_or(0);
+            let mut shared = shape.shared(self.slot);
+            if shape.resident > 2 && blocks <= 2 * gpu.properties.multiprocessors {
+                // All run at once. While the blocks of the kernel ahead still hold some multiprocessors, three of these would
+                // share another one and be the last to end: at most two fit.
+                shared = shared.max(gpu.properties.shared_per_block / 3 + 1);
+            }
             let grid = Grid::new(blocks, WARPS * 32)
                 .yz(m.div_ceil(shape.most()), 1)
                 .shared(shared);

@@ -1,4 +1,4 @@
-use super::{Cut, Span, cut};
+use super::{Cut, Shape, Span, TOKENS, cut};
 
 fn span(n: u32, column: u32, bias: bool) -> Span {
     Span { n, column, bias }
@@ -64,4 +64,21 @@ fn nothing_to_cut() {
     assert!(cut(&[], 8192).is_empty());
     assert!(cut(&[span(0, 0, false)], 8192).is_empty());
     assert_eq!(cut(&[span(3, 0, false)], 0).len(), 1);
+}
+
+#[test]
+fn shapes_fit_the_shared_memory_of_every_gpu() {
+    // Q2_K and Q8_0 have the shortest and longest stages; 99 KiB is what a block gets on sm_86, sm_89 and sm_120.
+    for slot in [1344, 4352] {
+        for shared in [99 << 10, 163 << 10, 227 << 10] {
+            for tokens in TOKENS {
+                let shape = Shape::new(tokens, slot, shared);
+                assert_eq!(shape.most(), tokens);
+                assert!(
+                    shape.shared(slot) <= shared,
+                    "{shape:?} with {slot} in {shared}"
+                );
+            }
+        }
+    }
 }
