@@ -134,7 +134,7 @@ DEVICE void finish(const GemvParams& p, int tile, int row, int token, float gate
   if (GATE) {
     if (p.bias) gate += to_float(p.bias[n - ROWS]);
     p.y[token * p.y_stride + tile / 2 * ROWS + row] =
-        from_float<out_t>(gated<GATE>(rounded<model_t>(gate), rounded<model_t>(sum)));
+        from_float<out_t>(gated<GATE, model_t>(gate, sum));
   } else {
     p.y[token * p.y_stride + n] = from_float<out_t>(sum);
   }

@@ -144,7 +144,7 @@ struct Epilogue {
       float v[4];
 #pragma unroll
       for (int i = 0; i < 4; i++)
-        v[i] = gated<GATE>(rounded<model_t>(d[i / 2 * 4 + i % 2] + bias0), rounded<model_t>(d[i / 2 * 4 + i % 2 + 2] + bias1));
+        v[i] = gated<GATE, model_t>(d[i / 2 * 4 + i % 2] + bias0, d[i / 2 * 4 + i % 2 + 2] + bias1);
       store_transposed(staging + lane % 16 * 16, pack2<model_t>(v[0], v[1]), pack2<model_t>(v[2], v[3]));
       __syncwarp();
       const int at = token + lane, left = p.n / 2 - row / 2;

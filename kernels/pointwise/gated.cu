@@ -1,16 +1,16 @@
 // arch: sm_80+
-// variants: MODEL_BF16 FUNCTION=SILU VEC=8 ITEMS=1; MODEL_F16 FUNCTION=GELU_TANH VEC=8 ITEMS=2 INTERLEAVED; MODEL_F32 CLAMPED FUNCTION=SIGMOID VEC=1 ITEMS=1; MODEL_BF16 CLAMPED FUNCTION=SIGMOID VEC=1 ITEMS=1 INTERLEAVED
+// variants: MODEL_BF16 FUNCTION=SILU VEC=8 ITEMS=1; MODEL_F16 FUNCTION=GELU_TANH VEC=8 ITEMS=2 INTERLEAVED; MODEL_F32 CLAMPED FUNCTION=SIGMOID VEC=1 ITEMS=1; MODEL_BF16 CLAMPED FUNCTION=SIGMOID VEC=1 ITEMS=1 INTERLEAVED; MODEL_BF16 FUNCTION=SILU VEC=8 ITEMS=2 BLOCKS
 //
 // y = act(gate) * up. The activation is rounded to the model's type before the product, as two separate ops would.
 // Floor: two reads and a write; 16384 rows of 14336 in bf16 take 1.41 GB.
 //
-// Defines: FUNCTION, or CLAMPED; INTERLEAVED where one value holds gate 0, up 0, gate 1, …; VEC elements of an access;
-// ITEMS accesses of a thread.
+// Defines: FUNCTION, or CLAMPED; INTERLEAVED where one value holds gate 0, up 0, gate 1, …; BLOCKS where it holds eight of
+// gate, their eight of up, … (VEC=8); VEC elements of an access; ITEMS accesses of a thread.
 #include "include/vector.cuh"
 #include "pointwise/functions.cuh"
 
 struct GatedParams {
-  Rows<const value_t> gate;  // interleaved: both, twice as wide
+  Rows<const value_t> gate;  // INTERLEAVED, BLOCKS: both, twice as wide
   Rows<const value_t> up;
   Rows<value_t> y;
   i64 width;    // of y
@@ -61,6 +61,10 @@ extern "C" __global__ void __launch_bounds__(256) gated(const __grid_constant__ 
     }
 #pragma unroll
     for (int j = 0; j < VEC; j++) g[i][j] = both[2 * j], u[i][j] = both[2 * j + 1];
+#elif defined(BLOCKS)
+    static_assert(VEC == 8, "a block is one access");
+    load<VEC>(g[i], p.gate.row(row) + 2 * at);
+    load<VEC>(u[i], p.gate.row(row) + 2 * at + VEC);
 #else
     load<VEC>(g[i], p.gate.row(row) + at);
     load<VEC>(u[i], p.up.row(row) + at);

@@ -71,7 +71,7 @@ impl Case {
                     let row = i / Gating::BLOCK * 2 * Gating::BLOCK + i % Gating::BLOCK;
                     let gate = round(p.input, of(row));
                     let up = round(p.input, of(row + Gating::BLOCK));
-                    activate(gating, gate) * up
+                    round(p.input, activate(gating, gate)) * up
                 })),
             }
         }

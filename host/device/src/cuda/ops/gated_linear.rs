@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::own::Gating;
+use super::pointwise::Gated;
 use super::{Instr, Place, Step};
 use crate::cuda::blas::{Operands, Product};
 use crate::cuda::driver::Buffer;
 use crate::cuda::matmul::Matmul;
-use crate::cuda::options::CudaDtype;
+use crate::cuda::options::{CudaDtype, Numerics};
 use crate::cuda::weights::Dense;
 use crate::error::Result;
 
@@ -22,13 +23,24 @@ pub(crate) struct GatedLinear {
     pub bias: Option<Arc<Buffer>>,
     pub x: Place,
     pub y: Place,
+    /// `[2 f]`: where gate and up go when the library multiplies.
+    pub merged: Place,
+    /// What makes y of them.
+    pub apart: Gated,
+    pub numerics: Numerics,
 }
+
+/// Most tokens for which our kernel is no slower than the library's product and an activation after it.
+const MOST: u32 = 256;
 
 impl Instr for GatedLinear {
     fn launch(&self, step: &Step<'_>) -> Result<()> {
-        let (x, y) = (step.tensor(&self.x), step.tensor(&self.y));
+        let m = step.rows(self.y.arena);
+        let as_one = m <= MOST || self.numerics == Numerics::BatchInvariant;
+        let x = step.tensor(&self.x);
+        let y = step.tensor(if as_one { &self.y } else { &self.merged });
         let product = Product {
-            m: step.rows(self.y.arena),
+            m,
             n: self.weight.n,
             k: self.weight.k,
             x_stride: x.stride as u32,
@@ -36,7 +48,7 @@ impl Instr for GatedLinear {
             input: self.dtype,
             output: self.dtype,
             bias: self.bias.is_some(),
-            gating: Some(self.gating),
+            gating: as_one.then_some(self.gating),
         };
         let operands = Operands {
             x: x.data,
@@ -44,7 +56,11 @@ impl Instr for GatedLinear {
             bias: self.bias.as_ref().map_or(0, |b| b.address()),
             y: y.data,
         };
-        self.matmul.run(&product, &operands)
+        self.matmul.run(&product, &operands)?;
+        if as_one {
+            return Ok(());
+        }
+        self.apart.launch(step)
     }
 
     fn name(&self) -> &'static str {

@@ -145,6 +145,8 @@ pub(crate) enum GateInput {
     Pair(Place, Place),
     /// One value of twice the width.
     Merged(Place, GateLayout),
+    /// One value of twice the width: eight elements of gate, their eight of up, and so on.
+    Blocks(Place),
 }
 
 /// `GatedParams` of the kernel.
@@ -191,7 +193,7 @@ impl Gated {
             GateInput::Merged(x, GateLayout::Halves) => {
                 (x.columns(0, y.width), x.columns(y.width, y.width))
             }
-            GateInput::Merged(x, GateLayout::Interleaved) => (x, x),
+            GateInput::Merged(x, GateLayout::Interleaved) | GateInput::Blocks(x) => (x, x),
         };
         let vec = access::elements(&[&inputs.0, &inputs.1, &y], &[y.width]);
         let mut source = access::source("pointwise/gated.cu", "gated", dtype, &y)
@@ -203,6 +205,12 @@ impl Gated {
         };
         if matches!(input, GateInput::Merged(_, GateLayout::Interleaved)) {
             source = source.flag("INTERLEAVED");
+        }
+        if matches!(input, GateInput::Blocks(_)) {
+            if vec != 8 {
+                return Err(DeviceError::plan("gate and up in blocks are not aligned"));
+            }
+            source = source.flag("BLOCKS");
         }
         Ok(Self {
             kernel: gpu.kernel(&source)?,

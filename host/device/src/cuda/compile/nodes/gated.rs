@@ -4,8 +4,10 @@
 use guesthouse_graph::{GateLayout, Node, Op, Plan, Segment, ValueType};
 
 use super::Compiler;
+use crate::cuda::ops::Place;
 use crate::cuda::ops::gated_linear::GatedLinear;
 use crate::cuda::ops::own::Gating;
+use crate::cuda::ops::pointwise::{GateInput, Gated};
 use crate::cuda::options::CudaDtype;
 use crate::error::Result;
 
@@ -43,6 +45,17 @@ impl<'a> Compiler<'a, '_> {
         let (weight, bias) = self.loader.gated(segments, Gating::BLOCK)?;
         self.fit(gate, "weight columns", x.width, weight.k as usize)?;
         self.fit(gate, "result", 2 * y.width, weight.n as usize)?;
+        let merged = self.place(gate.inputs[0])?;
+        let Op::GatedMerged { gate: function, .. } = gate.op else {
+            return Ok(false);
+        };
+        let apart = Gated::new(
+            &self.loader.gpu,
+            self.loader.dtype,
+            function,
+            GateInput::Blocks(merged),
+            y,
+        )?;
         let instr = GatedLinear {
             matmul: std::sync::Arc::clone(&self.matmul),
             dtype: self.loader.dtype,
@@ -51,6 +64,9 @@ impl<'a> Compiler<'a, '_> {
             bias,
             x,
             y,
+            merged,
+            apart,
+            numerics: self.numerics,
         };
         self.push(index, y.arena, instr);
         Ok(true)
@@ -100,7 +116,7 @@ impl<'a> Compiler<'a, '_> {
             && shapes[0] == shapes[1]
             && x.ty == ValueType::Model
             && y.ty == ValueType::Model
-            && x.is_aligned();
+            && [x, y, self.place(merged)?].iter().all(Place::is_aligned);
         Ok(possible.then_some(Pair {
             linear,
             segments,
