@@ -28,6 +28,15 @@ pub(crate) enum Choice {
     Own(u32),
 }
 
+/// Whether w may be read before the kernels ahead have ended, as our own kernels do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Weights {
+    /// Nothing writes them.
+    Fixed,
+    /// A kernel ahead does.
+    Written,
+}
+
 /// Products for which one choice holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
@@ -39,11 +48,12 @@ struct Key {
     output: CudaDtype,
     bias: bool,
     gating: Option<Gating>,
+    weights: Weights,
     numerics: Numerics,
 }
 
 impl Key {
-    fn of(p: &Product, numerics: Numerics) -> Self {
+    fn of(p: &Product, weights: Weights, numerics: Numerics) -> Self {
         Self {
             m: match numerics {
                 Numerics::Fast => p.m.next_power_of_two(),
@@ -55,13 +65,14 @@ impl Key {
             output: p.output,
             bias: p.bias,
             gating: p.gating,
+            weights,
             numerics,
         }
     }
 
     fn text(&self) -> String {
         format!(
-            "{}x{}x{} {} {} {} {} {:?}",
+            "{}x{}x{} {} {} {} {} {:?}{}",
             self.m,
             self.n,
             self.k,
@@ -69,7 +80,11 @@ impl Key {
             self.output.name(),
             self.bias,
             self.gating.map_or(0, Gating::number),
-            self.numerics
+            self.numerics,
+            match self.weights {
+                Weights::Fixed => "",
+                Weights::Written => " written",
+            }
         )
     }
 }
@@ -135,10 +150,18 @@ impl Matmul {
     /// # Errors
     /// When nothing computes it.
     pub(crate) fn run(&self, p: &Product, operands: &Operands) -> Result<()> {
+        self.run_on(p, operands, Weights::Fixed)
+    }
+
+    /// The same, for weights that something writes.
+    ///
+    /// # Errors
+    /// When nothing computes it.
+    pub(crate) fn run_on(&self, p: &Product, operands: &Operands, weights: Weights) -> Result<()> {
         if p.m == 0 || p.n == 0 {
             return Ok(());
         }
-        let key = Key::of(p, self.numerics);
+        let key = Key::of(p, weights, self.numerics);
         let found = lock(&self.chosen).get(&key).copied();
         let choice = match found {
             Some(choice) => choice,
@@ -174,18 +197,18 @@ impl Matmul {
         let choice = match kept {
             // A choice of an earlier run may not do for this one's alignment.
             Some(choice) if self.launch(p, operands, choice).is_ok() => choice,
-            _ => self.try_all(&text, p, operands)?,
+            _ => self.try_all(&text, p, operands, key.weights)?,
         };
         lock(&self.chosen).insert(key, choice);
         Ok(choice)
     }
 
-    fn ways(&self, p: &Product) -> Result<Vec<Choice>> {
-        let own = self
-            .own
-            .candidates(p, self.numerics)
-            .into_iter()
-            .map(Choice::Own);
+    fn ways(&self, p: &Product, weights: Weights) -> Result<Vec<Choice>> {
+        let own = match weights {
+            Weights::Fixed => self.own.candidates(p, self.numerics),
+            Weights::Written => Vec::new(),
+        };
+        let own = own.into_iter().map(Choice::Own);
         if self.numerics == Numerics::BatchInvariant {
             // One way for any number of rows.
             let own: Vec<Choice> = own.take(1).collect();
@@ -211,8 +234,14 @@ impl Matmul {
         Ok(own.chain(library).collect())
     }
 
-    fn try_all(&self, text: &str, p: &Product, operands: &Operands) -> Result<Choice> {
-        let ways = self.ways(p)?;
+    fn try_all(
+        &self,
+        text: &str,
+        p: &Product,
+        operands: &Operands,
+        weights: Weights,
+    ) -> Result<Choice> {
+        let ways = self.ways(p, weights)?;
         let mut best: Option<(f32, Choice)> = None;
         for &way in &ways {
             if ways.len() == 1 {

@@ -7,7 +7,7 @@ use crate::cuda::blas::{Operands, Product};
 use crate::cuda::compiler::Source;
 use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::launch::{Grid, Kernel, Params};
-use crate::cuda::matmul::Matmul;
+use crate::cuda::matmul::{Matmul, Weights};
 use crate::cuda::ops::Tensor;
 use crate::cuda::options::{CudaDtype, Numerics};
 use crate::cuda::weights::{Matrix, Part, model_flag};
@@ -293,7 +293,8 @@ impl QuantLinear {
                         bias: piece.bias,
                         y: y.data + u64::from(piece.column) * self.output.bytes() as u64,
                     };
-                    matmul.run(&product, &operands)?;
+                    // A kernel of ours would read the scratch before it is written.
+                    matmul.run_on(&product, &operands, Weights::Written)?;
                 }
                 Ok(())
             }
