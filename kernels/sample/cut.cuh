@@ -110,8 +110,21 @@ template <int BY> struct Cut {
   }
 
   template <class F> DEVICE void each_inside(const Bracket& b, F f) const {
+    // Nearly all tokens are told by w alone: bounds with room for rounding.
+    float low = NEG_INF, high = INFINITY_F;
+    if (BY != BY_TYPICAL) {
+      float near = __uint_as_float(b.level == 0 ? b.low : b.distance);
+      float far = __uint_as_float(b.level == 0 ? b.high : b.distance);
+      float slack = 1e-5f * (fabsf(row.max) + far);
+      low = (row.max - far - slack) * row.t;
+      high = (row.max - near + slack) * row.t;
+    }
     each_quad(row, [&](int i, float4 v) {
       float x[4] = {v.x, v.y, v.z, v.w};
+      bool any = false;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) any |= x[k] >= low && x[k] <= high;
+      if (!any) return;
 #pragma unroll 1
       for (int k = 0; k < 4; ++k) {
         float y = row.value(k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3]);

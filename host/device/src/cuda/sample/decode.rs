@@ -1,5 +1,7 @@
 //! What the kernel reports of draws: `Result` of `kernels/sample/draw.cu`.
 
+use std::cmp::Ordering;
+
 use bytemuck::{Pod, Zeroable};
 use guesthouse_engine::{SampleOutcome, Sampled, TokenId};
 
@@ -83,7 +85,11 @@ pub(super) fn sampled(result: &ResultWords, tops: &[TopWords], note: &Note) -> S
 fn best(result: &ResultWords, tops: &[TopWords], top: usize) -> Vec<(TokenId, f32)> {
     let found = tops.len().min(result.top_count as usize).min(top);
     let mut list = tops[..found].to_vec();
-    list.sort_unstable_by(|a, b| b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token)));
+    // Zeros are equal whatever their sign.
+    list.sort_unstable_by(|a, b| {
+        let by_logit = b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal);
+        by_logit.then(a.token.cmp(&b.token))
+    });
     let log_prob = |x: f32| (f64::from(x) - f64::from(result.max) - result.log_sum) as f32;
     let mut best: Vec<(TokenId, f32)> = list.iter().map(|t| (t.token, log_prob(t.logit))).collect();
     if best.len() < top {
