@@ -16,6 +16,7 @@ mod shape;
 mod timing;
 
 pub use report::{Environment, Gpu, KernelReport, Library, Need, Verdict};
+pub(crate) use timing::Timer;
 
 use super::{driver, libs};
 use crate::error::{DeviceError, Result};

@@ -279,7 +279,7 @@ impl Compiler<'_, '_> {
             &self.loader.gpu,
             &self.matmul,
             self.loader.dtype,
-            parts,
+            &parts,
             x,
             y,
         )?;

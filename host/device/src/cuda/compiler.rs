@@ -52,13 +52,16 @@ impl Source {
     }
 }
 
+/// A file and its definitions in order.
+type Key = (&'static str, Vec<String>);
+
 /// Compiles sources, each once.
 pub(crate) struct Compiler {
     arch: String,
     cache: Option<PathBuf>,
     /// Hash of everything that all kernels depend on: headers, compiler version, options.
     common: [u8; 32],
-    modules: Mutex<HashMap<(&'static str, Vec<String>), Arc<Module>>>,
+    modules: Mutex<HashMap<Key, Arc<Module>>>,
     /// Compilations under way.
     slots: Arc<Slots>,
 }

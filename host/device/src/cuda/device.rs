@@ -8,6 +8,7 @@ use guesthouse_engine::{BlockCopy, ExecutorInfo, GroupInfo, GroupKind, Ticket};
 use guesthouse_graph::{CacheKind, Plan};
 use guesthouse_weights::WeightSource;
 
+use super::check::Timer;
 use super::compile::{Program, Target, compile};
 use super::driver::{Buffer, Event, Gpu};
 use super::graphs::{Graphs, bucket};
@@ -54,6 +55,7 @@ pub struct CudaDevice {
     /// The last finished step's end, while the next one may still be measured against it.
     last: Option<(Event, Event)>,
     matmul: Arc<Matmul>,
+    bandwidth: Option<f64>,
     pub(super) gpu: Arc<Gpu>,
 }
 
@@ -90,6 +92,7 @@ impl CudaDevice {
         options.check()?;
         let gpu = Gpu::open(options.ordinal, options.cache_dir.as_deref())?;
         let free_before = gpu.free_memory()?;
+        let bandwidth = bandwidth(&gpu, free_before)?;
         let matmul = Matmul::open(&gpu, options.numerics, options.cache_dir.as_deref())?;
         let limits = Limits {
             tokens: options.max_step_tokens.max(bucket(options.max_slots)),
@@ -186,6 +189,7 @@ impl CudaDevice {
             events: Vec::new(),
             last: None,
             matmul,
+            bandwidth,
             gpu,
         };
         device.run_once()?;
@@ -376,6 +380,14 @@ impl CudaDevice {
     }
 }
 
+/// What a large copy reads and writes, bytes per second, where there is room to measure it.
+fn bandwidth(gpu: &Arc<Gpu>, free: usize) -> Result<Option<f64>> {
+    if free < 8 << 30 {
+        return Ok(None);
+    }
+    Timer::new(gpu)?.bandwidth().map(Some)
+}
+
 impl Device for CudaDevice {
     fn info(&self) -> &ExecutorInfo {
         &self.info
@@ -383,6 +395,10 @@ impl Device for CudaDevice {
 
     fn memory(&self) -> MemoryUse {
         self.memory
+    }
+
+    fn bandwidth(&self) -> Option<f64> {
+        self.bandwidth
     }
 
     fn feeding(&self) -> Feeding {

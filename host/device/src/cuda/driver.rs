@@ -44,7 +44,6 @@ impl Properties {
 
 /// A GPU with its context and the stream on which everything runs in order.
 pub(crate) struct Gpu {
-    pub ordinal: usize,
     pub properties: Properties,
     pub compiler: Compiler,
     device: sys::CUdevice,
@@ -145,7 +144,6 @@ impl Gpu {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(failed("opening the GPU"))?;
         Ok(Arc::new(Self {
-            ordinal,
             properties,
             compiler,
             device,
@@ -292,46 +290,6 @@ impl Gpu {
         unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream) }
             .result()
             .map_err(failed("copying on the GPU"))
-    }
-
-    /// Enqueues a copy from pinned memory.
-    ///
-    /// # Errors
-    /// When the range does not fit or the GPU is lost.
-    pub(crate) fn copy_in(
-        &self,
-        from: &Pinned,
-        offset: usize,
-        to: u64,
-        bytes: usize,
-    ) -> Result<()> {
-        let Some(part) = from.slice().get(offset..offset + bytes) else {
-            return Err(DeviceError::plan(
-                "a copy from beyond the end of pinned memory",
-            ));
-        };
-        // SAFETY: the source is pinned and outlives the step that reads it; `to` lies in a live buffer.
-        unsafe { result::memcpy_htod_async(to, part, self.stream) }
-            .map_err(failed("copying to the GPU"))
-    }
-
-    /// Enqueues a copy to pinned memory.
-    ///
-    /// # Errors
-    /// When the range does not fit or the GPU is lost.
-    pub(crate) fn copy_out(
-        &self,
-        from: u64,
-        to: &mut Pinned,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<()> {
-        let Some(part) = to.slice_mut().get_mut(offset..offset + bytes) else {
-            return Err(DeviceError::plan("a copy beyond the end of pinned memory"));
-        };
-        // SAFETY: the target is pinned and not read before an event after this copy; `from` lies in a live buffer.
-        unsafe { result::memcpy_dtoh_async(part, from, self.stream) }
-            .map_err(failed("copying from the GPU"))
     }
 
     /// Enqueues setting bytes.

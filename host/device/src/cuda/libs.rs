@@ -52,13 +52,6 @@ pub(crate) const NVRTC: Wanted = Wanted {
     install: "pip install 'nvidia-cuda-nvrtc==13.0.*'",
 };
 
-/// What cuBLASLt itself needs, where it is apart.
-pub(crate) const CUBLAS: Wanted = Wanted {
-    name: "libcublas",
-    files: &["libcublas.so.13", "libcublas.so"],
-    install: "pip install 'nvidia-cublas==13.*'",
-};
-
 /// Matrix products.
 pub(crate) const CUBLASLT: Wanted = Wanted {
     name: "libcublasLt",

@@ -90,7 +90,10 @@ impl CudaDevice {
         for &instr in &all {
             kinds.entry(instr.label()).or_default().push(instr);
             if instr.label() != instr.name() {
-                kinds.entry(instr.name().to_owned()).or_default().push(instr);
+                kinds
+                    .entry(instr.name().to_owned())
+                    .or_default()
+                    .push(instr);
             }
         }
         let mut shares = vec![self.share("all", &all, &step)?];

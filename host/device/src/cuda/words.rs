@@ -126,7 +126,6 @@ pub(crate) struct Padded {
 pub(crate) struct Words {
     gpu: Arc<Gpu>,
     kernel: Kernel,
-    limits: Limits,
     layout: Layout,
     device: Buffer,
     ring: Vec<Pinned>,
@@ -181,7 +180,6 @@ impl Words {
         Ok(Self {
             gpu: Arc::clone(gpu),
             kernel: gpu.kernel(&Source::new("input/prepare.cu", "prepare").flag("MODEL_BF16"))?,
-            limits,
             device,
             ring,
             next: 0,
@@ -439,10 +437,5 @@ impl Words {
             self.kernel.launch(&self.gpu, grid, &params)?;
         }
         Ok(())
-    }
-
-    /// Bounds of a step.
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
     }
 }

@@ -147,9 +147,8 @@ fn walk(keys: &[f32], mut visit: impl FnMut(TokenId) -> bool) {
 /// The logits, when a distribution can be made of them.
 fn normalized(isa: Isa, logits: &[f32]) -> Result<LogSumExp, String> {
     let norm = LogSumExp::of(isa, logits);
-    norm.failure().map_or(Ok(norm), |_| {
-        Err(NO_PROBABILITIES.to_owned())
-    })
+    norm.failure()
+        .map_or(Ok(norm), |_| Err(NO_PROBABILITIES.to_owned()))
 }
 
 fn top_p(isa: Isa, logits: &mut [f32], p: f32) -> Result<(), String> {

@@ -93,11 +93,10 @@ impl Attend {
                 None => generic(gpu, spec, Which::Single)?,
             },
         };
-        let long: Option<Box<dyn Kernel>> =
-            match Prefill::new(gpu, spec, Which::Long, planners)? {
-                Some(prefill) => Some(Box::new(prefill)),
-                None => generic(gpu, spec, Which::Long)?,
-            };
+        let long: Option<Box<dyn Kernel>> = match Prefill::new(gpu, spec, Which::Long, planners)? {
+            Some(prefill) => Some(Box::new(prefill)),
+            None => generic(gpu, spec, Which::Long)?,
+        };
         match (single, long) {
             (Some(single), Some(long)) => Ok(Self {
                 single,
@@ -117,11 +116,7 @@ impl Attend {
     }
 }
 
-fn generic(
-    gpu: &Arc<Gpu>,
-    spec: &AttentionSpec,
-    which: Which,
-) -> Result<Option<Box<dyn Kernel>>> {
+fn generic(gpu: &Arc<Gpu>, spec: &AttentionSpec, which: Which) -> Result<Option<Box<dyn Kernel>>> {
     let kernel = Generic::new(gpu, spec, which)?;
     Ok(kernel.map(|k| Box::new(k) as Box<dyn Kernel>))
 }

@@ -42,7 +42,7 @@ impl Linear {
         gpu: &Arc<Gpu>,
         matmul: &Arc<Matmul>,
         dtype: CudaDtype,
-        parts: Vec<Part>,
+        parts: &[Part],
         x: Place,
         y: Place,
     ) -> Result<Self> {
