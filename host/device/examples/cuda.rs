@@ -1,5 +1,5 @@
 //! The CUDA device without a server: `cuda check [FILTER]`, `cuda parity`, `cuda bench 8b|1b|tiny SEQUENCES INPUT OUTPUT
-//! [eager|invariant] [sampled]`, `cuda profile 8b|1b|tiny SEQUENCESxLENGTH…`.
+//! [eager|invariant] [sampled] [q4_K|…]`, `cuda profile 8b|1b|tiny SEQUENCESxLENGTH…`.
 
 #[path = "../tests/support/drive.rs"]
 #[allow(
@@ -33,7 +33,7 @@ use guesthouse_engine::{
     Progress, Request, RequestId, Sampled, SamplingPlan, Stage,
 };
 use guesthouse_graph::PassOptions;
-use guesthouse_weights::{DType, Scheme, WeightSource};
+use guesthouse_weights::{BlockType, DType, Scheme, WeightSource};
 use llama::Llama;
 
 type Failure = Box<dyn std::error::Error>;
@@ -96,12 +96,27 @@ fn parity() -> Result<(), Failure> {
         (CudaDtype::Bf16, 0.08),
         (CudaDtype::F16, 0.02),
     ] {
-        for window in [None, Some(24)] {
-            let model = Llama {
+        let plain = Scheme::Plain(DType::Bf16);
+        let blocks = [
+            BlockType::Q4_1,
+            BlockType::Q8_0,
+            BlockType::Q4K,
+            BlockType::Q6K,
+        ];
+        let quantized = blocks.map(|b| (Scheme::Block(b), None));
+        for (scheme, window) in [(plain, None), (plain, Some(24))]
+            .into_iter()
+            .chain(quantized)
+        {
+            let mut model = Llama {
                 window,
                 ..Llama::tiny()
             };
-            let source: Arc<dyn WeightSource> = model.weights(Scheme::Plain(DType::Bf16), 1);
+            if scheme.unit().0 > 64 {
+                // Rows are whole blocks.
+                (model.hidden, model.head_dim, model.ffn) = (256, 64, 512);
+            }
+            let source: Arc<dyn WeightSource> = model.weights(scheme, 1);
             let cpu = CpuOptions {
                 kv: KvBudget::Bytes(64 << 20),
                 ..CpuOptions::default()
@@ -123,7 +138,7 @@ fn parity() -> Result<(), Failure> {
                 cpu,
                 gpu,
                 tolerance,
-                &format!("{} window {window:?}", dtype.name()),
+                &format!("{} {scheme} window {window:?}", dtype.name()),
             );
         }
     }
@@ -169,7 +184,11 @@ struct Load {
 
 fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
     let has = |word: &str| words.iter().any(|w| w == word);
-    let source: Arc<dyn WeightSource> = model.dummy();
+    let blocks: Option<BlockType> = words.iter().find_map(|w| w.parse().ok());
+    let source: Arc<dyn WeightSource> = match blocks {
+        Some(blocks) => model.weights(Scheme::Block(blocks), 1),
+        None => model.dummy(),
+    };
     let plan = model.plan_of(Arc::clone(&source), &PassOptions::default(), 2);
     let options = CudaOptions {
         cache_dir: cache_dir(),
@@ -310,7 +329,7 @@ fn main() -> Result<(), Failure> {
         .with_writer(std::io::stderr)
         .init();
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: cuda check [FILTER] | parity | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled] | profile 8b|1b|tiny SEQUENCESxLENGTH…";
+    let usage = "usage: cuda check [FILTER] | parity | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled] [q4_K|…] | profile 8b|1b|tiny SEQUENCESxLENGTH…";
     match args.first().map(String::as_str) {
         Some("check") => check(args.get(1).map(String::as_str)),
         Some("parity") => parity(),
