@@ -56,24 +56,11 @@ pub(crate) const TOKENS: u32 = 16;
 /// Weight rows of a tile.
 const ROWS: u32 = 8;
 
-/// The shapes that are tried: one block a multiprocessor, two, and clusters for x that fits no single one.
-pub(crate) const SHAPES: [Shape; 3] = [
-    Shape {
-        chunk: 1024,
-        stages: 12,
-        split: 1,
-    },
-    Shape {
-        chunk: 1024,
-        stages: 6,
-        split: 1,
-    },
-    Shape {
-        chunk: 1024,
-        stages: 6,
-        split: 4,
-    },
-];
+/// Columns of a stage, in copies of 2 KiB a row: shorter ones are bound by the copies' number.
+const CHUNK: u32 = 1024;
+
+/// Stages, from most to fewest: what is in flight while one kernel ends and the next has not begun.
+const STAGES: [u32; 5] = [12, 10, 8, 6, 4];
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,8 +142,21 @@ pub(crate) struct Gemv {
 }
 
 impl Gemv {
+    /// How the kernel is cut for such products, if it computes them: the deepest ring beside x, whose columns are shared by
+    /// a cluster where they are too many for one block.
+    pub(crate) fn shape(gpu: &Gpu, p: &Product) -> Option<Shape> {
+        let mut shapes = [1, 4].into_iter().flat_map(|split| {
+            STAGES.into_iter().map(move |stages| Shape {
+                chunk: CHUNK,
+                stages,
+                split,
+            })
+        });
+        shapes.find(|&shape| Self::computes(gpu, shape, p))
+    }
+
     /// Whether the shape computes such products on this GPU.
-    pub(crate) fn computes(gpu: &Gpu, shape: Shape, p: &Product) -> bool {
+    fn computes(gpu: &Gpu, shape: Shape, p: &Product) -> bool {
         let variant = Variant::of(shape, p);
         p.m <= TOKENS
             && p.input != CudaDtype::F32

@@ -103,7 +103,7 @@ pub(crate) struct Own {
 
 impl Own {
     /// Changes when a number means another variant.
-    pub(crate) const VERSION: u32 = 4;
+    pub(crate) const VERSION: u32 = 5;
 
     /// Nothing is compiled yet.
     ///
@@ -128,10 +128,9 @@ impl Own {
                 .into_iter()
                 .collect();
         }
-        let mut ways: Vec<Way> = gemv::SHAPES
-            .into_iter()
-            .filter(|&shape| gemv::Gemv::computes(gpu, shape, p))
+        let mut ways: Vec<Way> = gemv::Gemv::shape(gpu, p)
             .map(Way::Gemv)
+            .into_iter()
             .collect();
         if hopper {
             ways.extend(skinny::candidates(p).into_iter().map(Way::Skinny));
