@@ -26,9 +26,21 @@ DEVICE u32 cta_rank() {
 DEVICE void cluster_sync() {
   __syncwarp();
 #if CLUSTERED
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
   __syncthreads();
+#endif
+}
+
+// A block's shared memory may be written by others only once it runs: between these two calls all of them begin.
+DEVICE void cluster_enter() {
+#if CLUSTERED
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+DEVICE void cluster_entered() {
+#if CLUSTERED
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 

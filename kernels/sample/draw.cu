@@ -594,7 +594,9 @@ static_assert(sizeof(Draw) == 64 && sizeof(Result) == 48 && sizeof(Op) == 16, "t
 
 // A cluster (without them a block) takes every gridDim.x / CTAS-th draw. Dynamic shared memory: Shared, then the slice.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(const __grid_constant__ SampleParams p) {
+  cluster_enter();
   wait_for_previous();
+  cluster_entered();
   let_next_start();
   int per = ((p.vocab + CTAS - 1) / CTAS + 7) / 8 * 8;
   Row row;
