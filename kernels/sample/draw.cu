@@ -584,6 +584,11 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
   }
 }
 
+// Blocks of a multiprocessor, which overlap each other's waiting.
+#ifndef BLOCKS
+#define BLOCKS 2
+#endif
+
 #if CLUSTER > 1 && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
 #define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
 #else
@@ -593,7 +598,7 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
 static_assert(sizeof(Draw) == 64 && sizeof(Result) == 48 && sizeof(Op) == 16, "the host has other sizes");
 
 // A cluster (without them a block) takes every gridDim.x / CTAS-th draw. Dynamic shared memory: Shared, then the slice.
-extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, 2) sample(const __grid_constant__ SampleParams p) {
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BLOCKS) sample(const __grid_constant__ SampleParams p) {
   cluster_enter();
   wait_for_previous();
   cluster_entered();

@@ -8,6 +8,9 @@ use guesthouse_engine::{SampleOutcome, Sampled, TokenId};
 use super::encode::{Note, Notes};
 use crate::cpu::sample::{MASKED, NO_PROBABILITIES, NOT_FINITE, bad_temperature, nothing_left};
 
+#[cfg(test)]
+mod tests;
+
 /// `Failure` of the kernel.
 mod failure {
     pub(super) const NONE: u32 = 0;

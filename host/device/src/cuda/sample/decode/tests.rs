@@ -1,0 +1,62 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::*;
+
+fn result(failure: u32, top_count: u32) -> ResultWords {
+    ResultWords {
+        token: 7,
+        failure,
+        logprob: -0.5,
+        rank: 2,
+        top_count,
+        max: 2.0,
+        log_sum: 1.0,
+        ..ResultWords::zeroed()
+    }
+}
+
+fn note(top: u32) -> Note {
+    Note {
+        top,
+        top_at: 0,
+        stages: (0, 2),
+        bad_temperature: -1.0,
+        unknown: false,
+    }
+}
+
+#[test]
+fn best_tokens_are_sorted_and_the_rest_is_masked() {
+    let top = |token, logit| TopWords { token, logit };
+    // Zeros are equal, so the lower id comes first; what was not found has no probability.
+    let tops = [top(4, 0.0), top(1, 2.0), top(0, -0.0), top(9, 5.0)];
+    let s = sampled(&result(0, 3), &tops, &note(5));
+    assert_eq!(
+        s.top,
+        [
+            (1, -1.0),
+            (0, -3.0),
+            (4, -3.0),
+            (2, f32::NEG_INFINITY),
+            (3, f32::NEG_INFINITY)
+        ]
+    );
+    assert_eq!((s.token, s.logprob, s.rank), (7, -0.5, 2));
+}
+
+#[test]
+fn failures_say_what_the_cpu_says() {
+    let notes = Notes {
+        draws: vec![note(0)],
+        stages: vec!["banned tokens", "top-p"],
+    };
+    let why = |failure| match outcome(&result(failure, 0), &[], &note(0), &notes) {
+        SampleOutcome::Failed(why) => why,
+        SampleOutcome::Token(t) => panic!("{t:?}"),
+    };
+    assert!(why(1).contains("not finite"));
+    assert!(why(2).contains("masked"));
+    assert!(why(3).ends_with("stages banned tokens, top-p"));
+    assert!(why(4 | 3 << 8).starts_with("temperature -1:"));
+    assert!(why(5).contains("probabilities"));
+}
