@@ -8,8 +8,8 @@
 // tokens the m side, so up to 8 tokens cost what one does. With SPLIT > 1 the blocks of a cluster (sm_90) share out K
 // once more, so that each holds only its part of x. The order of every sum depends on K and the defines alone.
 //
-// The ring is filled before the wait for the previous kernel, and `ahead` more bytes are brought to L2: what runs
-// meanwhile (norms, attention) needs little bandwidth.
+// The ring is filled before the wait for the previous kernel: what runs meanwhile (norms, attention) needs little
+// bandwidth. Prefetching more of the block's rows to L2 was tried and made a chain of kernels slower.
 //
 // K is a multiple of 8, weight rows are 16-byte aligned; N is any. Defines:
 //   TOKENS   the most tokens, 1..16         CHUNK   columns of a stage
@@ -30,9 +30,6 @@
 #ifndef SPLIT
 #define SPLIT 1
 #endif
-#ifndef POLICY
-#define POLICY L2_EVICT_FIRST
-#endif
 #ifndef WARPS
 #define WARPS 8
 #endif
@@ -52,8 +49,6 @@ struct GemvParams {
   out_t* y;               // [tokens, n] (n / 2 with GATE), rows `y_stride` apart
   i64 x_stride, y_stride;
   int n, k, tokens;
-  int ahead;              // bytes a block brings to L2 beyond its ring before it waits
-  int lead;               // stages before its last at which a block lets the next kernel start
 };
 
 static constexpr int ROWS = 8;  // of a tile
@@ -149,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
   const Work work = work_of(p);
   const u32 x_row = (u32)((work.columns + 63) / 64 * 64) * 2 + 64;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  let_next_start();
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __shared__ u64 full[STAGES], empty[STAGES];
@@ -165,10 +161,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
     if (lane == 0) {
       const i64 pitch = (i64)p.k * 2;
       const int stages = work.tiles * work.chunks;
-      if (stages <= p.lead) let_next_start();
       for (int i = 0, tile = work.first, chunk = 0; i < stages; i++) {
         const int s = i % STAGES;
-        if (i == stages - p.lead) let_next_start();
         if (i >= STAGES) mbarrier_wait(&empty[s], (i / STAGES - 1) & 1);
         const u32 bytes = min(CHUNK, work.columns - chunk * CHUNK) * 2;
         mbarrier_arrive_expect(&full[s], bytes * ROWS);
@@ -177,16 +171,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
         // Beyond the last row it is repeated.
         const int last = p.n - 1 - tile * ROWS;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) bulk_load(to + r * ROW_BYTES, from + min(r, last) * pitch, bytes, &full[s], POLICY);
+        for (int r = 0; r < ROWS; r++) bulk_load(to + r * ROW_BYTES, from + min(r, last) * pitch, bytes, &full[s], L2_EVICT_FIRST);
         if (++chunk == work.chunks) {
           chunk = 0;
           tile++;
-        }
-        if (i == STAGES - 1 && p.ahead && SPLIT == 1) {
-          // The block's rows are one piece of memory.
-          const i64 start = (i64)tile * ROWS * pitch;
-          const i64 to = min(min(start + p.ahead, (i64)(work.first + work.tiles) * ROWS * pitch), p.n * pitch);
-          for (i64 at = start; at < to; at += 16384) bulk_prefetch((const u8*)p.weight + at, (u32)min((i64)16384, to - at));
         }
       }
     }

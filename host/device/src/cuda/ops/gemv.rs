@@ -28,8 +28,6 @@ struct GemvParams {
     n: i32,
     k: i32,
     tokens: i32,
-    ahead: i32,
-    lead: i32,
     padding: i32,
 }
 
@@ -208,8 +206,6 @@ impl Gemv {
             n: p.n as i32,
             k: p.k as i32,
             tokens: p.m as i32,
-            ahead: 0,
-            lead: i32::MAX,
             padding: 0,
         };
         let grid = Grid::new(blocks, 32 * (WARPS + 1))
