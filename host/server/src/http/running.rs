@@ -65,26 +65,49 @@ struct Sink {
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> Result<(), Disconnected> {
-        // At most `max_tokens` events of bounded size per choice: the channel needs no bound of its own.
-        self.events
-            .send(Stamped {
-                prompt: self.prompt,
-                at: Instant::now(),
-                event,
-            })
-            .map_err(|_| Disconnected)
+        // At most `max_tokens` events of bounded size per choice: the channel needs no bound of its own. Where nobody
+        // listens any more, the guard ends the request in its time.
+        let _ = self.events.send(Stamped {
+            prompt: self.prompt,
+            at: Instant::now(),
+            event,
+        });
+        Ok(())
     }
 }
+
+/// How long a request outlives its client. A fast device would otherwise be done with it before gauges, which are read at
+/// intervals, could show that it was there at all.
+const LINGER: Duration = Duration::from_millis(200);
 
 /// Ends one prompt's request when dropped.
 struct CancelGuard {
     engine: EngineHandle,
     id: RequestId,
+    when: When,
+}
+
+/// When a request that nobody needs is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Its answer is complete.
+    Now,
+    /// Its client left; see [`LINGER`].
+    Later,
 }
 
 impl Drop for CancelGuard {
     fn drop(&mut self) {
-        self.engine.cancel(self.id);
+        let (engine, id) = (self.engine.clone(), self.id);
+        match (self.when, tokio::runtime::Handle::try_current()) {
+            (When::Later, Ok(runtime)) => {
+                runtime.spawn(async move {
+                    tokio::time::sleep(LINGER).await;
+                    engine.cancel(id);
+                });
+            }
+            _ => engine.cancel(id),
+        }
     }
 }
 
@@ -169,6 +192,7 @@ impl Running {
             let guard = Some(CancelGuard {
                 engine: engine.clone(),
                 id,
+                when: When::Now,
             });
             prompts.push(Prompt {
                 guard,
@@ -398,6 +422,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let now = Instant::now();
+        for guard in self.prompts.iter_mut().filter_map(|p| p.guard.as_mut()) {
+            guard.when = When::Later;
+        }
         for choice in self.choices.iter().filter(|choice| !choice.finished) {
             self.metrics
                 .ended(&choice.timeline, Outcome::Abort, choice.text.tokens(), now);
