@@ -1,4 +1,4 @@
-//! The CUDA device without a server: `cuda check [FILTER]`, `cuda parity`, `cuda bench 8b|1b|tiny SEQUENCES INPUT OUTPUT
+//! The CUDA device without a server: `cuda check [FILTER]`, `cuda parity`, `cuda scores`, `cuda bench 8b|1b|tiny SEQUENCES INPUT OUTPUT
 //! [eager|invariant] [sampled] [q4_K|…]`, `cuda profile 8b|1b|tiny SEQUENCESxLENGTH…`.
 
 #[path = "../tests/support/drive.rs"]
@@ -29,7 +29,7 @@ use guesthouse_device::{
     KvBudget, KvMemory, Numerics,
 };
 use guesthouse_engine::{
-    CacheSalt, Draw, Engine, EngineConfig, Event, GenerationParams, PrefixCaching, Priority,
+    CacheSalt, Draw, Engine, EngineConfig, Event, GenerationParams, Input, PrefixCaching, Priority,
     Progress, Request, RequestId, Sampled, SamplingPlan, Stage,
 };
 use guesthouse_graph::PassOptions;
@@ -143,6 +143,118 @@ fn parity() -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A model of SmolLM2's shape, every position of several prompts in one step scored on CPU and GPU.
+fn scores() -> Result<(), Failure> {
+    let model = Llama {
+        vocab: 49_152,
+        hidden: 576,
+        layers: 4,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        ffn: 1536,
+        theta: 100_000.0,
+        eps: 1e-5,
+        tied: true,
+        window: None,
+    };
+    let passes = PassOptions::default();
+    for (scheme, dtype, numerics) in [
+        (Scheme::Plain(DType::Bf16), CudaDtype::Bf16, Numerics::Fast),
+        (
+            Scheme::Plain(DType::Bf16),
+            CudaDtype::Bf16,
+            Numerics::BatchInvariant,
+        ),
+        (Scheme::Plain(DType::Bf16), CudaDtype::F16, Numerics::Fast),
+        (
+            Scheme::Block(BlockType::Q4_1),
+            CudaDtype::Bf16,
+            Numerics::Fast,
+        ),
+        (
+            Scheme::Block(BlockType::Q4_1),
+            CudaDtype::Bf16,
+            Numerics::BatchInvariant,
+        ),
+        (
+            Scheme::Block(BlockType::Q4_1),
+            CudaDtype::F32,
+            Numerics::Fast,
+        ),
+    ] {
+        let source: Arc<dyn WeightSource> = model.weights(scheme, 1);
+        let cpu = CpuOptions {
+            kv: KvBudget::Bytes(64 << 20),
+            ..CpuOptions::default()
+        };
+        let cuda = CudaOptions {
+            dtype,
+            numerics,
+            kv: KvMemory::Bytes(64 << 20),
+            cache_dir: cache_dir(),
+            max_slots: 8,
+            max_len: 2048,
+            max_step_tokens: 512,
+            ..CudaOptions::default()
+        };
+        let plan = model.plan(Arc::clone(&source), &passes);
+        let cpu = CpuDevice::load(&plan, source.as_ref(), &cpu, &mut |_| {})?;
+        let plan = model.plan_of(Arc::clone(&source), &passes, dtype.bytes());
+        let gpu = CudaDevice::load(&plan, source.as_ref(), &cuda, &mut |_| {})?;
+        let (mut cpu, mut gpu) = (drive::Driver::new(cpu), drive::Driver::new(gpu));
+        for lengths in [&[3u32, 9][..], &[40, 20], &[96, 72, 48, 24], &[200]] {
+            let (a, b) = (scored(&mut cpu, lengths), scored(&mut gpu, lengths));
+            let mut wrong = Vec::new();
+            let (mut worst, mut sum) = (0f32, 0f32);
+            for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+                let off = (a.logprob - b.logprob).abs();
+                (worst, sum) = (worst.max(off), sum + off);
+                if !(off < 0.5) {
+                    wrong.push((i, a.logprob, b.logprob));
+                }
+            }
+            println!(
+                "{scheme} as {} {numerics:?} {lengths:?}: {} positions, off by {worst:.2e}, mean {:.2e}, {} wrong {:?}",
+                dtype.name(),
+                a.len(),
+                sum / a.len() as f32,
+                wrong.len(),
+                &wrong[..wrong.len().min(12)]
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Scores of all prompt tokens, the prompts in one step.
+fn scored(driver: &mut drive::Driver<DeviceExecutor>, lengths: &[u32]) -> Vec<Sampled> {
+    let mut rows = Vec::new();
+    for (slot, &len) in (0u32..).zip(lengths) {
+        let prompt: Vec<u32> = (0..len)
+            .map(|i| (i * 7919 + slot * 104_729 + 17) % 49_000)
+            .collect();
+        driver.admit(slot, &prompt, &SamplingPlan::greedy(), 7);
+    }
+    for (slot, &len) in (0u32..).zip(lengths) {
+        let mut row = driver.row(slot, 0, len, Input::History);
+        row.prompt_logprobs = Some(4);
+        rows.push(row);
+    }
+    let tasks = (0..lengths.len() as u32)
+        .map(|i| drive::task(i, i))
+        .collect();
+    let output = driver.step(rows, tasks);
+    for slot in 0..lengths.len() as u32 {
+        driver.release(slot);
+    }
+    output
+        .prompt_logprobs
+        .into_iter()
+        .flat_map(|p| p.entries)
+        .collect()
 }
 
 fn compare(cpu: DeviceExecutor, gpu: DeviceExecutor, tolerance: f32, what: &str) {
@@ -329,10 +441,11 @@ fn main() -> Result<(), Failure> {
         .with_writer(std::io::stderr)
         .init();
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: cuda check [FILTER] | parity | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled] [q4_K|…] | profile 8b|1b|tiny SEQUENCESxLENGTH…";
+    let usage = "usage: cuda check [FILTER] | parity | scores | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled] [q4_K|…] | profile 8b|1b|tiny SEQUENCESxLENGTH…";
     match args.first().map(String::as_str) {
         Some("check") => check(args.get(1).map(String::as_str)),
         Some("parity") => parity(),
+        Some("scores") => scores(),
         Some("profile") => {
             let works: Vec<(u32, u32)> = args[1..]
                 .iter()
