@@ -18,10 +18,11 @@ use std::sync::{Arc, mpsc};
 const TOP: u32 = 32;
 /// In log-probability, times max(1, the largest one compared).
 const F32_TOLERANCE: f64 = 1e-3;
-/// In log-probability: 8 bits of mantissa through some dozens of layers.
-const BF16_TOLERANCE: f64 = 0.5;
-/// On average over all that is compared.
-const BF16_MEAN: f64 = 0.05;
+/// In log-probability: 8 bits of mantissa through some dozens of layers. transformers' own bf16 run of SmolLM2-135M is off
+/// from its f32 run by up to 1.0 on the prompts of `tests/golden/smollm2.py`.
+const BF16_TOLERANCE: f64 = 1.0;
+/// On average over all that is compared; 0.05 to 0.09 there.
+const BF16_MEAN: f64 = 0.1;
 
 /// What is compared.
 #[derive(Clone, Debug)]
