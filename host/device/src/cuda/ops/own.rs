@@ -168,3 +168,6 @@ impl Own {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
