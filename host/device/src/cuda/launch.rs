@@ -153,20 +153,26 @@ impl Kernel {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
+    /// Permits the function so much dynamic shared memory. Several handles may share a function: what one of them was
+    /// permitted is never taken back.
     fn allow(&self, function: sys::CUfunction, shared: u32) -> Result<()> {
+        const ATTRIBUTE: sys::CUfunction_attribute =
+            sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         if shared <= self.shared.allowed.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let doing = failed("raising a kernel's shared memory");
         // SAFETY: the function is loaded.
-        unsafe {
-            result::function::set_function_attribute(
-                function,
-                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                shared as i32,
-            )
+        let permitted = unsafe { result::function::get_function_attribute(function, ATTRIBUTE) };
+        let permitted = u32::try_from(permitted.map_err(&doing)?).unwrap_or(0);
+        if shared > permitted {
+            // SAFETY: the function is loaded.
+            unsafe { result::function::set_function_attribute(function, ATTRIBUTE, shared as i32) }
+                .map_err(&doing)?;
         }
-        .map_err(failed("raising a kernel's shared memory"))?;
-        self.shared.allowed.store(shared, Ordering::Relaxed);
+        self.shared
+            .allowed
+            .store(shared.max(permitted), Ordering::Relaxed);
         Ok(())
     }
 
