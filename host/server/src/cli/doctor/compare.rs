@@ -18,11 +18,12 @@ use std::sync::{Arc, mpsc};
 const TOP: u32 = 32;
 /// In log-probability, times max(1, the largest one compared).
 const F32_TOLERANCE: f64 = 1e-3;
-/// In log-probability: 8 bits of mantissa through some dozens of layers. transformers' own bf16 run of SmolLM2-135M is off
-/// from its f32 run by up to 1.0 on the prompts of `tests/golden/smollm2.py`.
-const BF16_TOLERANCE: f64 = 1.0;
-/// On average over all that is compared; 0.05 to 0.09 there.
-const BF16_MEAN: f64 = 0.1;
+/// Of 16 bits, in log-probability, on average over all that is compared. Single positions say little: on the random prompts
+/// that are compared by default, transformers' own bf16 run of SmolLM2-135M is off from its f32 run by 0.12 on average and by
+/// 3.8 at worst.
+const HALF_MEAN: f64 = 0.15;
+/// Of 16 bits: share of positions at which both prefer the same token; 0.89 there.
+const HALF_AGREED: f64 = 0.85;
 
 /// What is compared.
 #[derive(Clone, Debug)]
@@ -202,14 +203,20 @@ impl Difference {
         self.magnitude = self.magnitude.max(f64::from(reference).abs());
     }
 
-    /// Within tolerance, and best tokens differ only where two are about equally good.
+    /// f32: within tolerance, and best tokens differ only where two are about equally good. 16 bits: close on average.
     fn passes(&self, dtype: CudaDtype) -> bool {
-        let (most, mean) = match dtype {
-            CudaDtype::F32 => (F32_TOLERANCE * self.magnitude.max(1.0), f64::INFINITY),
-            CudaDtype::F16 | CudaDtype::Bf16 => (BF16_TOLERANCE, BF16_MEAN),
+        let mean = self.sum / self.compared.max(1) as f64;
+        let agreed = self.agreed as f64 / self.positions.max(1) as f64;
+        let close = match dtype {
+            CudaDtype::F32 => {
+                let most = F32_TOLERANCE * self.magnitude.max(1.0);
+                self.largest <= most && self.lead <= 2.0 * most
+            }
+            CudaDtype::F16 | CudaDtype::Bf16 => {
+                self.largest.is_finite() && mean <= HALF_MEAN && agreed >= HALF_AGREED
+            }
         };
-        let mean_found = self.sum / self.compared.max(1) as f64;
-        self.positions > 0 && self.largest <= most && mean_found <= mean && self.lead <= 2.0 * most
+        self.positions > 0 && close
     }
 }
 
