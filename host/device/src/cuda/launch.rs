@@ -165,14 +165,12 @@ impl Kernel {
         // SAFETY: the function is loaded.
         let permitted = unsafe { result::function::get_function_attribute(function, ATTRIBUTE) };
         let permitted = u32::try_from(permitted.map_err(&doing)?).unwrap_or(0);
-        if shared > permitted {
-            // SAFETY: the function is loaded.
-            unsafe { result::function::set_function_attribute(function, ATTRIBUTE, shared as i32) }
-                .map_err(&doing)?;
-        }
-        self.shared
-            .allowed
-            .store(shared.max(permitted), Ordering::Relaxed);
+        let permitted = permitted.max(shared);
+        // Also where nothing is raised: static shared memory counts against what needs no permission.
+        // SAFETY: the function is loaded.
+        unsafe { result::function::set_function_attribute(function, ATTRIBUTE, permitted as i32) }
+            .map_err(&doing)?;
+        self.shared.allowed.store(permitted, Ordering::Relaxed);
         Ok(())
     }
 
