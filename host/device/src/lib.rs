@@ -14,7 +14,7 @@
 //! - `weights_eval`: weight expressions to tensors in host memory, shared by all devices.
 //! - `cpu`: the CPU device. Inside: `compile` (plan to instructions), `ops`, `attention`, `gemm` and `pack` (weights as 16
 //!   interleaved rows), `simd` (one source for every instruction set), `math`, `kv`, `pool` (threads), `sample`.
-//! - `cuda`: absent from this build.
+//! - `cuda`: the CUDA device; see there.
 //!
 //! # Example
 //! ```

@@ -59,6 +59,19 @@ fn describe(ordinal: usize) -> Result<Gpu> {
     })
 }
 
+/// With what only an open GPU tells, where it can be opened.
+fn measured(found: Gpu) -> Gpu {
+    let Ok(gpu) = driver::Gpu::open(found.ordinal, None) else {
+        return found;
+    };
+    let free = gpu.free_memory().unwrap_or(found.free);
+    Gpu {
+        free,
+        bandwidth: super::device::bandwidth(&gpu, free).ok().flatten(),
+        ..found
+    }
+}
+
 /// Libraries and GPUs of this machine. Changes nothing and loads no kernel.
 #[must_use]
 pub fn environment() -> Environment {
@@ -75,7 +88,12 @@ pub fn environment() -> Environment {
         .collect();
     let (gpus, absent) = match driver::count() {
         Ok(0) => (Vec::new(), Some("the driver sees no GPU".to_owned())),
-        Ok(count) => ((0..count).filter_map(|i| describe(i).ok()).collect(), None),
+        Ok(count) => (
+            (0..count)
+                .filter_map(|i| describe(i).ok().map(measured))
+                .collect(),
+            None,
+        ),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
     Environment {

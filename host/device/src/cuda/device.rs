@@ -381,7 +381,7 @@ impl CudaDevice {
 }
 
 /// What a large copy reads and writes, bytes per second, where there is room to measure it.
-fn bandwidth(gpu: &Arc<Gpu>, free: usize) -> Result<Option<f64>> {
+pub(super) fn bandwidth(gpu: &Arc<Gpu>, free: usize) -> Result<Option<f64>> {
     if free < 8 << 30 {
         return Ok(None);
     }
