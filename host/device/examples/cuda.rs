@@ -212,7 +212,7 @@ fn scores() -> Result<(), Failure> {
             for (i, (a, b)) in a.iter().zip(&b).enumerate() {
                 let off = (a.logprob - b.logprob).abs();
                 (worst, sum) = (worst.max(off), sum + off);
-                if !(off < 0.5) {
+                if off.is_nan() || off >= 0.5 {
                     wrong.push((i, a.logprob, b.logprob));
                 }
             }
