@@ -240,7 +240,7 @@ impl Gpu {
         // SAFETY: just allocated with this size.
         unsafe { std::ptr::write_bytes(data.cast::<u8>(), 0, bytes) };
         Ok(Pinned {
-            _gpu: Arc::clone(self),
+            gpu: Arc::clone(self),
             data: data.cast(),
             bytes,
         })
@@ -401,7 +401,7 @@ impl Drop for Buffer {
 
 /// Page-locked host memory that kernels may read at the same address.
 pub(crate) struct Pinned {
-    _gpu: Arc<Gpu>,
+    gpu: Arc<Gpu>,
     data: *mut u8,
     bytes: usize,
 }
@@ -433,7 +433,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self._gpu.bind().is_ok() {
+        if self.gpu.bind().is_ok() {
             // SAFETY: allocated by `pinned`, freed once.
             let _ = unsafe { result::free_host(self.data.cast::<c_void>()) };
         }
