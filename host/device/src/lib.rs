@@ -11,6 +11,7 @@
 //! # Modules
 //! - `device`: the trait and the batch it is given. `history`: a sequence's tokens and their counts.
 //! - `executor`: the engine's contract: slots, tokens that earlier steps sampled, the device's thread.
+//! - `lower`, `kv_budget`: what devices share at load.
 //! - `weights_eval`: weight expressions to tensors in host memory, shared by all devices.
 //! - `cpu`: the CPU device. Inside: `compile` (plan to instructions), `ops`, `attention`, `gemm` and `pack` (weights as 16
 //!   interleaved rows), `simd` (one source for every instruction set), `math`, `kv`, `pool` (threads), `sample`.
@@ -54,6 +55,7 @@ mod error;
 mod executor;
 mod history;
 mod kv_budget;
+mod lower;
 pub mod weights_eval;
 
 #[doc(hidden)]

@@ -9,6 +9,7 @@ use super::kv::{KvShape, RUN};
 use super::ops::{Instr, Place};
 use super::weights::Loader;
 use crate::error::{DeviceError, Result};
+use crate::lower::{self, op_name};
 
 mod attend;
 mod nodes;
@@ -98,16 +99,7 @@ pub(crate) fn compile(plan: &Plan, loader: &mut Loader<'_>, block_size: usize) -
 
 impl Compiler<'_, '_> {
     fn unsupported(&self, node: &Node, why: &str) -> DeviceError {
-        let scope = self.plan.graph.scope(node.scope);
-        DeviceError::Unsupported {
-            op: op_name(&node.op),
-            scope: if scope.is_empty() {
-                "the graph".to_owned()
-            } else {
-                scope.to_owned()
-            },
-            why: why.to_owned(),
-        }
+        lower::unsupported(&self.plan.graph, node, why)
     }
 
     fn supported(&self, node: &Node) -> Result<()> {
@@ -217,26 +209,10 @@ impl Compiler<'_, '_> {
     }
 
     fn fit(&self, node: &Node, what: &str, expected: usize, found: usize) -> Result<()> {
-        if expected == found {
-            return Ok(());
-        }
-        let scope = self.plan.graph.scope(node.scope);
-        Err(DeviceError::plan(format!(
-            "{} in {scope}: {what}: expected {expected} elements, found {found}",
-            op_name(&node.op)
-        )))
+        lower::fit(&self.plan.graph, node, what, (expected, found))
     }
 }
 
 fn last(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1)
-}
-
-/// An operation's name without its parameters.
-fn op_name(op: &Op) -> String {
-    let text = format!("{op:?}");
-    text.split([' ', '(', '{'])
-        .next()
-        .unwrap_or_default()
-        .to_owned()
 }

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use guesthouse_engine::{
-    BlockCopy, ExecutorInfo, GroupInfo, GroupKind, SampleOutcome, Sampled, Ticket,
-};
-use guesthouse_graph::{CacheKind, Plan, Rows};
+use guesthouse_engine::{BlockCopy, ExecutorInfo, SampleOutcome, Sampled, Ticket};
+use guesthouse_graph::{Plan, Rows};
 use guesthouse_weights::WeightSource;
 
 use super::compile::{Program, compile};
@@ -21,6 +19,7 @@ use super::weights::{LoadProgress, Loader};
 use crate::device::{Batch, Device, Draw, Finished, MemoryUse, Score};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
+use crate::lower::group_infos;
 
 /// Output rows computed at once; bounds the memory that prompt log-probabilities take.
 const OUTPUT_ROWS: usize = 256;
@@ -91,21 +90,9 @@ impl CpuDevice {
             .map(Buffer::len)
             .sum();
         let vocab = program.logits.width;
-        let groups = plan
-            .groups
-            .iter()
-            .zip(&blocks)
-            .map(|(g, &blocks)| GroupInfo {
-                kind: match g.spec.kind {
-                    CacheKind::Full => GroupKind::Full,
-                    CacheKind::Window { window } => GroupKind::Window { window },
-                    CacheKind::Recurrent { .. } => GroupKind::Recurrent,
-                },
-                blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
-            });
         let info = ExecutorInfo {
             block_size: options.block_size,
-            groups: groups.collect(),
+            groups: group_infos(plan, &blocks),
             slots: options.max_slots,
             max_step_tokens: options.max_step_tokens,
             max_len: options.max_len,

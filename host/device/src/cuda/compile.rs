@@ -12,6 +12,7 @@ use super::ops::{Instr, Limits, Place, Planners};
 use super::options::Numerics;
 use super::weights::{Loader, VectorType};
 use crate::error::{DeviceError, Result};
+use crate::lower;
 use std::sync::Arc;
 
 mod nodes;
@@ -143,16 +144,7 @@ pub(crate) fn compile(
 
 impl Compiler<'_, '_> {
     pub(super) fn unsupported(&self, node: &Node, why: &str) -> DeviceError {
-        let scope = self.plan.graph.scope(node.scope);
-        DeviceError::Unsupported {
-            op: op_name(&node.op),
-            scope: if scope.is_empty() {
-                "the graph".to_owned()
-            } else {
-                scope.to_owned()
-            },
-            why: why.to_owned(),
-        }
+        lower::unsupported(&self.plan.graph, node, why)
     }
 
     fn supported(&self, node: &Node) -> Result<()> {
@@ -250,14 +242,7 @@ impl Compiler<'_, '_> {
     }
 
     pub(super) fn fit(&self, node: &Node, what: &str, expected: usize, found: usize) -> Result<()> {
-        if expected == found {
-            return Ok(());
-        }
-        let scope = self.plan.graph.scope(node.scope);
-        Err(DeviceError::plan(format!(
-            "{} in {scope}: {what}: expected {expected} elements, found {found}",
-            op_name(&node.op)
-        )))
+        lower::fit(&self.plan.graph, node, what, (expected, found))
     }
 
     pub(super) fn linear(
@@ -366,13 +351,4 @@ impl Compiler<'_, '_> {
         self.program.held.push(vector);
         Ok(Some(address))
     }
-}
-
-/// An operation's name without its parameters.
-pub(super) fn op_name(op: &Op) -> String {
-    let text = format!("{op:?}");
-    text.split([' ', '(', '{'])
-        .next()
-        .unwrap_or_default()
-        .to_owned()
 }

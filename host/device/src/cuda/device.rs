@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guesthouse_engine::{BlockCopy, ExecutorInfo, GroupInfo, GroupKind, Ticket};
-use guesthouse_graph::{CacheKind, Plan};
+use guesthouse_engine::{BlockCopy, ExecutorInfo, Ticket};
+use guesthouse_graph::Plan;
 use guesthouse_weights::WeightSource;
 
 use super::check::Timer;
@@ -23,6 +23,7 @@ use crate::cpu::LoadProgress;
 use crate::device::{Batch, BatchRow, Device, Draw, Feeding, Finished, MemoryUse};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
+use crate::lower::group_infos;
 
 /// Least output rows computed at a time.
 const OUTPUT_ROWS: u32 = 256;
@@ -145,21 +146,9 @@ impl CudaDevice {
         };
         let kv = memory::allocate(&gpu, plan, &program.caches, options, held)?;
         let caches = kv.args(&program.caches, &words, options.block_size);
-        let groups = plan
-            .groups
-            .iter()
-            .zip(&kv.blocks)
-            .map(|(g, &blocks)| GroupInfo {
-                kind: match g.spec.kind {
-                    CacheKind::Full => GroupKind::Full,
-                    CacheKind::Window { window } => GroupKind::Window { window },
-                    CacheKind::Recurrent { .. } => GroupKind::Recurrent,
-                },
-                blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
-            });
         let info = ExecutorInfo {
             block_size: options.block_size,
-            groups: groups.collect(),
+            groups: group_infos(plan, &kv.blocks),
             slots: options.max_slots,
             max_step_tokens: options.max_step_tokens,
             max_len: options.max_len,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use guesthouse_graph::{Node, Op, PositionScheme, Rows, ValueId, ValueType};
 
-use super::{Compiler, last, op_name, shapes};
+use super::{Compiler, last, shapes};
 use crate::cpu::ops::Place;
 use crate::cpu::ops::input::{Embedding, GatherOutputs, Positions, TokenIds, WeightValue};
 use crate::cpu::ops::linear::{Linear, LinearSegment};
@@ -15,6 +15,7 @@ use crate::cpu::ops::pointwise::{
 use crate::cpu::ops::rope::RopeApply;
 use crate::cpu::ops::shape::{Copy, RepeatHeads, Strided, SwapAxes};
 use crate::error::{DeviceError, Result};
+use crate::lower::op_name;
 
 /// What a norm has besides its operands.
 struct NormParams {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use guesthouse_graph::{Node, Op, PositionScheme, Rows, ValueId, ValueType, WeightId};
 
-use super::{Compiler, op_name};
+use super::Compiler;
 use crate::cuda::driver::Buffer;
 use crate::cuda::ops::Place;
 use crate::cuda::ops::input::{CopyIds, Embedding, Ints, WeightValue};
@@ -15,6 +15,7 @@ use crate::cuda::ops::quant::QuantEmbedding;
 use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
 use crate::cuda::weights::{Matrix, VectorType};
 use crate::error::{DeviceError, Result};
+use crate::lower::op_name;
 
 mod gated;
 mod head_norm;

@@ -6,6 +6,7 @@ use super::attention_decode::Decode;
 use super::attention_generic::{Generic, Which};
 use super::attention_prefill::Prefill;
 use super::{Instr, Limits, Place, Planners, Step, StepKind};
+use crate::cuda::compiler::Source;
 use crate::cuda::driver::Gpu;
 use crate::cuda::options::{CudaDtype, Numerics};
 use crate::error::{DeviceError, Result};
@@ -43,6 +44,20 @@ pub(crate) struct AttentionSpec {
     pub block_size: u32,
     /// Whether a row's result may depend on its batch.
     pub numerics: Numerics,
+}
+
+impl AttentionSpec {
+    /// With a definition for each feature that the layer has.
+    pub(crate) fn features(&self, source: Source) -> Source {
+        let features = [
+            ("WINDOW", self.window.is_some()),
+            ("SOFTCAP", self.softcap.is_some()),
+            ("ALIBI", self.alibi.is_some()),
+            ("SINKS", self.sinks.is_some()),
+        ];
+        let present = features.iter().filter(|(_, present)| *present);
+        present.fold(source, |source, (name, _)| source.flag(name))
+    }
 }
 
 /// A kernel that computes some of a step's rows.

@@ -15,6 +15,7 @@ use crate::cuda::driver::{Buffer, Gpu, Properties, failed};
 use crate::cuda::graphs::bucket;
 use crate::cuda::launch::{Grid, Kernel, Params};
 use crate::cuda::options::{CudaDtype, Numerics};
+use crate::cuda::weights::model_flag;
 use crate::error::Result;
 
 mod plan;
@@ -141,25 +142,13 @@ impl Variant {
     ) -> Result<Self> {
         let geometry = geometry(gpu, spec, limits, (shape, rows));
         let mut source = Source::new("attention/decode.cu", "attention_decode")
-            .flag(match spec.dtype {
-                CudaDtype::Bf16 => "MODEL_BF16",
-                CudaDtype::F16 => "MODEL_F16",
-                CudaDtype::F32 => "MODEL_F32",
-            })
+            .flag(model_flag(spec.dtype))
             .define("HEAD_DIM", spec.k_dim)
             .define("VALUE_DIM", spec.v_dim)
             .define("GROUP", group(spec))
             .define("WARPS", shape.warps)
             .define("STAGES", shape.stages);
-        let features = [
-            ("WINDOW", spec.window.is_some()),
-            ("SOFTCAP", spec.softcap.is_some()),
-            ("ALIBI", spec.alibi.is_some()),
-            ("SINKS", spec.sinks.is_some()),
-        ];
-        for (name, _) in features.iter().filter(|(_, present)| *present) {
-            source = source.flag(name);
-        }
+        source = spec.features(source);
         let plan = planners.share(format!("decode {geometry:?}"), || {
             Box::new(DecodePlanner::new(geometry))
         });

@@ -12,7 +12,7 @@ use super::{BatchArgs, CacheArgs, Place, Step, Tensor};
 use crate::cuda::compiler::Source;
 use crate::cuda::driver::Gpu;
 use crate::cuda::launch::{Grid, Kernel, Params};
-use crate::cuda::options::CudaDtype;
+use crate::cuda::weights::model_flag;
 use crate::error::Result;
 
 /// `AttentionGenericParams` of the kernel.
@@ -79,23 +79,11 @@ impl Generic {
         }
         let group = spec.heads / spec.kv_heads;
         let mut source = Source::new("attention/generic.cu", "attention_generic")
-            .flag(match spec.dtype {
-                CudaDtype::Bf16 => "MODEL_BF16",
-                CudaDtype::F16 => "MODEL_F16",
-                CudaDtype::F32 => "MODEL_F32",
-            })
+            .flag(model_flag(spec.dtype))
             .define("K_DIM", spec.k_dim)
             .define("V_DIM", spec.v_dim)
             .define("GROUP", group);
-        let features = [
-            ("WINDOW", spec.window.is_some()),
-            ("SOFTCAP", spec.softcap.is_some()),
-            ("ALIBI", spec.alibi.is_some()),
-            ("SINKS", spec.sinks.is_some()),
-        ];
-        for (name, _) in features.iter().filter(|(_, present)| *present) {
-            source = source.flag(name);
-        }
+        source = spec.features(source);
         Ok(Some(Self {
             kernel: gpu.kernel(&source)?,
             which,

@@ -16,6 +16,7 @@ use crate::cuda::driver::Gpu;
 use crate::cuda::launch::{Grid, Kernel, Params};
 use crate::cuda::options::CudaDtype;
 use crate::cuda::tensor_map::{Dim, TensorMap};
+use crate::cuda::weights::model_flag;
 use crate::error::Result;
 
 mod plan;
@@ -185,10 +186,7 @@ impl Shape {
             Isa::Ampere => ("attention/prefill.cu", "prefill", "QUERY_WARPS"),
         };
         let mut source = Source::new(file, entry)
-            .flag(match spec.dtype {
-                CudaDtype::F16 => "MODEL_F16",
-                CudaDtype::Bf16 | CudaDtype::F32 => "MODEL_BF16",
-            })
+            .flag(model_flag(spec.dtype))
             .define("K_DIM", spec.k_dim)
             .define("V_DIM", spec.v_dim)
             .define("GROUP", spec.heads / spec.kv_heads)
@@ -199,16 +197,7 @@ impl Shape {
             Isa::Hopper => source.define("STAGES", self.stages),
             Isa::Ampere => source.define("TALL", self.rows / (16 * self.teams)),
         };
-        let features = [
-            ("WINDOW", spec.window.is_some()),
-            ("SOFTCAP", spec.softcap.is_some()),
-            ("ALIBI", spec.alibi.is_some()),
-            ("SINKS", spec.sinks.is_some()),
-        ];
-        for (name, _) in features.iter().filter(|(_, present)| *present) {
-            source = source.flag(name);
-        }
-        source
+        spec.features(source)
     }
 }
 
