@@ -96,6 +96,8 @@ pub(crate) struct Matmul {
     own: Own,
     numerics: Numerics,
     chosen: Mutex<HashMap<Key, Choice>>,
+    /// What does for products whose choice refuses them.
+    others: Mutex<HashMap<Product, Algorithm>>,
     /// Choices of earlier runs, by the text of their key.
     kept: Mutex<HashMap<String, Choice>>,
     file: Option<PathBuf>,
@@ -133,6 +135,7 @@ impl Matmul {
             lt,
             numerics,
             chosen: Mutex::default(),
+            others: Mutex::default(),
             kept: Mutex::new(kept),
             file,
             flush: Mutex::new(None),
@@ -167,21 +170,26 @@ impl Matmul {
             Some(choice) => choice,
             None => self.choose(key, p, operands)?,
         };
-        match self.launch(p, operands, choice) {
-            Ok(()) => Ok(()),
-            // Not every algorithm of the library does for every number of rows that shares a choice.
-            Err(error) => self.launch_other(p, operands).map_err(|_| error),
+        match (self.launch(p, operands, choice), choice) {
+            (Err(error), Choice::Library(_)) => self.launch_other(p, operands).map_err(|_| error),
+            (launched, _) => launched,
         }
     }
 
-    /// What the library thinks best for exactly this product.
+    /// Where the library's chosen algorithm refuses, which one may for some of the numbers of rows that share a choice: the
+    /// one that it thinks best for exactly this product.
     fn launch_other(&self, p: &Product, operands: &Operands) -> Result<()> {
+        if let Some(algorithm) = lock(&self.others).get(p) {
+            return self.lt.run(&self.gpu, p, operands, algorithm);
+        }
         let mut algorithms = self.lt.algorithms(p, self.numerics)?.into_iter();
-        let one = algorithms.find(|a| self.lt.run(&self.gpu, p, operands, a).is_ok());
-        one.map(drop).ok_or_else(|| DeviceError::Gpu {
+        let found = algorithms.find(|a| self.lt.run(&self.gpu, p, operands, a).is_ok());
+        let found = found.ok_or_else(|| DeviceError::Gpu {
             doing: "multiplying matrices",
             what: format!("no algorithm for {p:?}"),
-        })
+        })?;
+        lock(&self.others).insert(*p, found);
+        Ok(())
     }
 
     fn launch(&self, p: &Product, operands: &Operands, choice: Choice) -> Result<()> {
