@@ -96,8 +96,8 @@ ready() {
 # Memory beyond one card's, wrong reads and races; only where the toolkit is installed.
 sanitize() {
   for tool in memcheck racecheck; do
-    GUESTHOUSE_GOLDEN_DIR="$PWD/tests/golden" compute-sanitizer --tool $tool --error-exitcode 9 --target-processes all \
-      "$binary" doctor --device cuda --kernels none --model tests/golden/qwen3 --num-prompts 2 --input-len 40 || return 1
+    GUESTHOUSE_GOLDEN_DIR="$PWD/tests/golden/cases" compute-sanitizer --tool $tool --error-exitcode 9 --target-processes all \
+      "$binary" doctor --device cuda --kernels none --model tests/golden/cases/qwen3 --num-prompts 2 --input-len 40 || return 1
   done
 }
 
@@ -110,7 +110,7 @@ for name in $steps; do
       ;;
     tests)
       if [ -n "${GPU_TESTS:-}" ]; then
-        export GUESTHOUSE_GOLDEN_DIR=${GUESTHOUSE_GOLDEN_DIR:-$PWD/tests/golden}
+        export GUESTHOUSE_GOLDEN_DIR=${GUESTHOUSE_GOLDEN_DIR:-$PWD/tests/golden/cases}
         step tests "$GPU_TESTS" cuda_ --ignored --nocapture --test-threads 1
       else
         step tests cargo test --release -p guesthouse-server --test numerics -- \

@@ -460,7 +460,7 @@ HELPERS = {"v", "w", "value", "weight", "check", "scores_to_output", "attend", "
 
 
 def compare(guest, name):
-    folder = HERE / name
+    folder = HERE / "cases" / name
     golden = json.loads((folder / "golden.json").read_text())
     config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
     worst = 0.0

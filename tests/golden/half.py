@@ -1,21 +1,23 @@
-"""How far transformers' own 16-bit runs of the golden models are from their float32 logits: the measure for ours.
+"""How far the 16-bit runs of transformers, or of the reference, of the golden models are from the float32 logits: the measure for ours.
 
-Needs torch and transformers; reads the model folders and their golden.json; writes half.json: per model and type the largest and the mean
+    python tests/golden/half.py [case …]
+
+Needs torch and transformers; reads the cases; writes `half.json` beside each golden.json: per type the largest and the mean
 difference of log-probabilities over all recorded rows."""
 
 import json
-import pathlib
+import sys
 
 import torch
 import transformers
 
-HERE = pathlib.Path(__file__).parent
+from case import CASES_DIR, chosen
 
 
 @torch.no_grad()
-def errors(folder, dtype):
+def errors(case, folder, dtype):
     golden = json.loads((folder / "golden.json").read_text())
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    model = case.read(folder, dtype)
     differences = []
     for prompt in golden["prompts"]:
         logits = model(torch.tensor([prompt["ids"]])).logits[0].double()
@@ -29,9 +31,9 @@ def errors(folder, dtype):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    found = {}
-    for folder in sorted(p.parent for p in HERE.glob("*/golden.json")):
-        assert errors(folder, torch.float32)["largest"] < 1e-5, folder
-        found[folder.name] = {name: errors(folder, getattr(torch, name)) for name in ("bfloat16", "float16")}
-        print(folder.name, found[folder.name])
-    (HERE / "half.json").write_text(json.dumps(found, indent=1) + "\n")
+    for name, case in chosen(sys.argv[1:]):
+        folder = CASES_DIR / name
+        assert errors(case, folder, torch.float32)["largest"] < 1e-5, folder
+        found = {dtype: errors(case, folder, getattr(torch, dtype)) for dtype in ("bfloat16", "float16")}
+        print(name, found)
+        (folder / "half.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -16,13 +16,13 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+import case as golden
 import guest
-import make
 
-CONFIGS = make.HERE.parent / "models" / "configs"
+CONFIGS = golden.HERE.parent / "models" / "configs"
 # Of full size, but no guest builds them so far.
 WITHOUT_GUEST = {"mixtral-8x7b"}
-COMMON = {k: v for k, v in make.COMMON.items() if k not in ("attn_implementation", "dtype")}
+COMMON = {k: v for k, v in golden.COMMON.items() if k not in ("attn_implementation", "dtype")}
 
 
 def toys():
@@ -52,7 +52,7 @@ def liven(model):
     for name, p in list(model.named_parameters()) + [b for b in model.named_buffers() if b[0].endswith("correction_bias")]:
         noise = torch.randn(p.shape, generator=rng)
         zero = model.config.model_type == "qwen3_next" and not name.endswith("linear_attn.norm.weight")
-        if make.is_norm(name) or "norm" in name:
+        if golden.is_norm(name) or "norm" in name:
             p.copy_(noise * 0.3 + (0.0 if zero else 1.0))
         elif "embed" in name or "wte" in name:
             p.copy_(noise * 0.5)

@@ -19,7 +19,7 @@ GUESTS = {name: guest.Guest(FOLDER / f"guesthouse_model_{name}.wasm") for name i
 
 
 def load(name):
-    folder = guest.HERE / name
+    folder = guest.HERE / "cases" / name
     read = lambda f: json.loads((folder / f).read_text())
     return read("config.json"), load_file(folder / "model.safetensors"), read("golden.json")
 

@@ -15,7 +15,7 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden")
+        .join("../../tests/golden/cases")
         .join(name)
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden")
+        .join("../../tests/golden/cases")
         .join(name)
 }
 

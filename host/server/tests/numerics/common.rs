@@ -8,26 +8,38 @@ use guesthouse_engine::{
     CacheSalt, Engine, EngineConfig, Event, FinishReason, GenerationParams, PrefixCaching,
     Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
 };
-use guesthouse_server::model::load::on_device;
-use guesthouse_server::model::{DeviceChoice, DtypeChoice, LoadFormat, LoadOptions, ModelFiles};
+use guesthouse_graph::{CacheKind, PassOptions, Plan, PlanOptions};
+use guesthouse_server::model::load::{build_graph, on_device};
+use guesthouse_server::model::{
+    DeviceChoice, DtypeChoice, GuestChoice, LoadFormat, LoadOptions, ModelFiles,
+};
 use guesthouse_server::source::LocalModel;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 
-pub(crate) const CASES: &[&str] = &[
-    "llama",
-    "llama-rope3",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gpt2",
-    "gemma3",
-];
+/// Every folder of golden cases, or those of `GUESTHOUSE_GOLDEN_CASES`, which are separated by commas.
+pub(crate) fn cases() -> &'static [String] {
+    static FOUND: OnceLock<Vec<String>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let entries = std::fs::read_dir(golden("")).unwrap();
+        let mut found: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| golden(name).join("golden.json").is_file())
+            .collect();
+        found.sort();
+        if let Ok(wanted) = std::env::var("GUESTHOUSE_GOLDEN_CASES") {
+            let wanted: Vec<&str> = wanted.split(',').collect();
+            found.retain(|name| wanted.contains(&name.as_str()));
+        }
+        assert!(!found.is_empty(), "no golden cases in {:?}", golden(""));
+        found
+    })
+}
 
 pub(crate) fn golden(name: &str) -> PathBuf {
     let folder = std::env::var_os("GUESTHOUSE_GOLDEN_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden"),
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/cases"),
         PathBuf::from,
     );
     folder.join(name)
@@ -73,7 +85,7 @@ impl Where {
                 .unwrap()
         };
         let half = |dtype: &str| {
-            1.5 * read(golden("half.json"))[name][dtype]["largest"]
+            1.5 * read(golden(name).join("half.json"))[dtype]["largest"]
                 .as_f64()
                 .unwrap()
         };
@@ -128,17 +140,34 @@ impl Default for Setup {
     }
 }
 
+fn plan(files: &ModelFiles) -> Plan {
+    let graph = build_graph(runtime(), files, &GuestChoice::default())
+        .unwrap()
+        .graph;
+    let graph = guesthouse_graph::optimize(graph, &PassOptions::default()).unwrap();
+    Plan::compile(graph, &PlanOptions::new(4)).unwrap()
+}
+
+/// Whether sequences of a model keep growing: some layer sees all positions.
+pub(crate) fn sees_all(model: &Path) -> bool {
+    plan(&open(model))
+        .groups
+        .iter()
+        .any(|group| group.spec.kind == CacheKind::Full)
+}
+
+fn open(model: &Path) -> ModelFiles {
+    ModelFiles::open(&LocalModel::Folder(model.to_owned()), LoadFormat::Auto).unwrap()
+}
+
 pub(crate) fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
-    let files = ModelFiles::open(&LocalModel::Folder(model.to_owned()), LoadFormat::Auto).unwrap();
-    let number = |key: &str| files.config.get(key).and_then(serde_json::Value::as_u64);
-    let heads = number("num_attention_heads").or(number("n_head")).unwrap();
-    let hidden = number("hidden_size").or(number("n_embd")).unwrap();
-    let layers = number("num_hidden_layers").or(number("n_layer")).unwrap();
-    let per_position = layers
-        * number("num_key_value_heads").unwrap_or(heads)
-        * number("head_dim").unwrap_or(hidden / heads)
-        * 2
-        * setup.device.element_bytes();
+    let files = open(model);
+    let plan = plan(&files);
+    let per_position: u64 = plan
+        .groups
+        .iter()
+        .map(|group| group.bytes_per_position(setup.device.element_bytes() as usize) as u64)
+        .sum();
     let options = LoadOptions {
         max_num_seqs: setup.running,
         max_num_batched_tokens: Some(setup.step_tokens),

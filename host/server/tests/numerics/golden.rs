@@ -1,7 +1,7 @@
 //! The golden models through every layer: guest, graph, passes, plan, device, engine. References are transformers'
-//! (`tests/golden/make.py`); `tests/golden/mutations.md` shows that each feature counts.
+//! (`tests/golden/make.py`); `mutations.md` of each shows that each feature counts.
 
-use crate::common::{Ask, CASES, Got, Setup, Where, assert_idle, engine, golden, run};
+use crate::common::{Ask, Got, Setup, Where, assert_idle, cases, engine, golden, run};
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
 use serde_json::Value;
 
@@ -127,7 +127,7 @@ fn greedy_steps(got: &Got, expected: &[u32], device: Where, tolerance: f64) -> O
 fn compare_all(devices: &[Where]) {
     let mut wrong = Vec::new();
     for device in devices {
-        for name in CASES {
+        for name in cases() {
             wrong.extend(compare(name, *device));
         }
     }
