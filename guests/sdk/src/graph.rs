@@ -6,6 +6,7 @@
 use crate::{Config, Error};
 
 mod decoder;
+mod experts;
 mod rope;
 mod scope;
 
@@ -32,6 +33,7 @@ pub use bindings::guesthouse::graph::builder::{
     Sharding, Value, ValueType, Weight, Yarn,
 };
 pub use decoder::{Dims, activation, attention, kv_cache, merge_heads, split_heads};
+pub use experts::{ExpertDims, ExpertNames, mixture, route_params, stacked_experts};
 pub use rope::{Rope, yarn_mscale};
 pub use scope::{Bias, Linear, Scope};
 
