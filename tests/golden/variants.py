@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import guest
 
 FOLDER = pathlib.Path(sys.argv[1])
-GUESTS = {name: guest.Guest(FOLDER / f"guesthouse_model_{name}.wasm") for name in ("llama", "qwen", "gpt2", "gemma3")}
+GUESTS = {name: guest.Guest(FOLDER / f"guesthouse_model_{name}.wasm") for name in ("llama", "qwen", "gpt2", "gemma")}
 
 
 def load(name):
@@ -62,11 +62,11 @@ def main():
     config, tensors, golden = load("gemma3")
     older = {k: v for k, v in config.items() if k != "rope_parameters"}
     older |= dict(rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0))
-    same("Gemma 3 with older rope", "gemma3", older, tensors, golden)
+    same("Gemma 3 with older rope", "gemma", older, tensors, golden)
     for prefix in ("language_model.model.", "model.language_model."):
         nested = dict(architectures=["Gemma3ForConditionalGeneration"], text_config=older)
         renamed = {k.replace("model.", prefix, 1): v for k, v in tensors.items()}
-        same(f"Gemma 3 inside a multimodal model, {prefix}", "gemma3", nested, renamed, golden)
+        same(f"Gemma 3 inside a multimodal model, {prefix}", "gemma", nested, renamed, golden)
 
     config, tensors, golden = load("llama-rope3")
     s, d = config["rope_scaling"], config["head_dim"]
@@ -89,7 +89,7 @@ def main():
     refused("qwen", "qwen2", "use_mrope is true", use_mrope=True)
     refused("gpt2", "gpt2", "add_cross_attention is true", add_cross_attention=True)
     refused("gpt2", "gpt2", "n_embd is 63", n_embd=63)
-    refused("gemma3", "gemma3", "use_bidirectional_attention is true", use_bidirectional_attention=True)
+    refused("gemma", "gemma3", "use_bidirectional_attention is true", use_bidirectional_attention=True)
     refused("qwen", "llama", 'architectures is ["LlamaForCausalLM"]')
 
 

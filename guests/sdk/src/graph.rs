@@ -7,6 +7,7 @@ use crate::{Config, Error};
 
 mod decoder;
 mod experts;
+mod qkv;
 mod rope;
 mod scope;
 
@@ -34,7 +35,8 @@ pub use bindings::guesthouse::graph::builder::{
 };
 pub use decoder::{Dims, activation, attention, kv_cache, merge_heads, split_heads};
 pub use experts::{ExpertDims, ExpertNames, mixture, route_params, stacked_experts};
-pub use rope::{Rope, yarn_mscale};
+pub use qkv::{Qkv, Rotation};
+pub use rope::{Rope, RopeDefaults, yarn_mscale};
 pub use scope::{Bias, Linear, Scope};
 
 crate::error::into_wit_error!(bindings::guesthouse::common::types::Error);

@@ -1,8 +1,8 @@
 //! `LlamaForCausalLM` (Llama 1 to 3.x, SmolLM, and whatever copies them) and `MistralForCausalLM`.
 
 use guesthouse_sdk::graph::{
-    Activation, Bias, Dims, Model, ModelInfo, PositionScheme, Rope, RopeParams, RopeScaling, Scope,
-    Sharding, Value, activation, attention, builder, kv_cache, merge_heads, split_heads,
+    Activation, Bias, Dims, Model, ModelInfo, Qkv, Rope, RopeScaling, Rotation, Scope, Value,
+    activation, attention, builder,
 };
 use guesthouse_sdk::{Config, Error};
 use serde_json::json;
@@ -50,17 +50,11 @@ impl Model for Llama {
         if root.has("rope_freqs.weight") {
             rope.scaling = RopeScaling::Factors(root.param("rope_freqs.weight", &[rotary / 2]));
         }
-        let rope = rope.params(dims.head_dim);
-        let positions = builder::positions(&PositionScheme::Standard);
+        let rotation = rope.rotation(dims.head_dim);
 
         let mut x = builder::embedding(table, builder::token_ids());
         for i in 0..dims.layers {
-            x = layer.build(
-                &model.enter(format_args!("layers.{i}")),
-                x,
-                positions,
-                &rope,
-            );
+            x = layer.build(&model.enter(format_args!("layers.{i}")), x, &rotation);
         }
         let x = model.rms_norm("norm", builder::gather_outputs(x), dims.hidden, dims.eps);
         let tied = config.flag("tie_word_embeddings", false)?.then_some(table);
@@ -88,10 +82,10 @@ struct Layer {
 }
 
 impl Layer {
-    fn build(&self, at: &Scope, x: Value, positions: Value, rope: &RopeParams) -> Value {
+    fn build(&self, at: &Scope, x: Value, rotation: &Rotation) -> Value {
         let d = &self.dims;
         let h = at.rms_norm("input_layernorm", x, d.hidden, d.eps);
-        let h = self.attention(&at.enter("self_attn"), h, positions, rope);
+        let h = self.attention(&at.enter("self_attn"), h, rotation);
         let x = builder::add(x, h);
         let h = at.rms_norm("post_attention_layernorm", x, d.hidden, d.eps);
         builder::add(
@@ -101,36 +95,12 @@ impl Layer {
         )
     }
 
-    fn attention(&self, at: &Scope, x: Value, positions: Value, rope: &RopeParams) -> Value {
-        let d = &self.dims;
-        let project = |name, heads| {
-            let linear = at.linear_with(
-                self.attention_bias,
-                name,
-                heads * d.head_dim,
-                d.hidden,
-                Sharding::Column,
-            );
-            split_heads(linear.apply(x), heads, d.head_dim)
-        };
-        let (q, k, v) = (
-            project("q_proj", d.heads),
-            project("k_proj", d.kv_heads),
-            project("v_proj", d.kv_heads),
-        );
-        let q = builder::rope(q, positions, rope);
-        let k = builder::rope(k, positions, rope);
-        let cache = kv_cache(d.kv_heads, d.head_dim, self.window);
-        let o = builder::attention(q, k, v, cache, &attention(d.scale(), self.window));
-        let o = merge_heads(o, d.q());
-        at.linear_with(
-            self.attention_bias,
-            "o_proj",
-            d.hidden,
-            d.q(),
-            Sharding::Row,
-        )
-        .apply(o)
+    fn attention(&self, at: &Scope, x: Value, rotation: &Rotation) -> Value {
+        let (d, bias) = (&self.dims, self.attention_bias);
+        let o = Qkv::project(at, x, d, bias)
+            .rotate(rotation)
+            .attend(d, &attention(d.scale(), self.window));
+        at.out("o_proj", o, d, bias)
     }
 }
 

@@ -1,8 +1,8 @@
 //! `Qwen2ForCausalLM` (Qwen 1.5, 2, 2.5: biased Q, K and V) and `Qwen3ForCausalLM` (norms on Q and K).
 
 use guesthouse_sdk::graph::{
-    Activation, Bias, Dims, Model, ModelInfo, PositionScheme, Rope, RopeParams, Scope, Sharding,
-    Value, activation, attention, builder, kv_cache, merge_heads, split_heads,
+    Activation, Bias, Dims, Model, ModelInfo, Qkv, Rope, Rotation, Scope, Value, activation,
+    attention, builder,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -26,7 +26,7 @@ impl Model for Qwen {
                 "false, since this guest has no positions in three dimensions",
             ));
         }
-        let rope = Rope::from_config(config)?.params(dims.head_dim);
+        let rotation = Rope::from_config(config)?.rotation(dims.head_dim);
         let windows = windows(config, dims.layers)?;
         // Qwen 2 has no such field, and biases on Q, K and V always.
         let bias = Bias::from_config(config, "attention_bias")?;
@@ -41,16 +41,10 @@ impl Model for Qwen {
         let root = Scope::root("");
         let model = root.enter("model");
         let table = model.param("embed_tokens.weight", &[dims.vocab, dims.hidden]);
-        let positions = builder::positions(&PositionScheme::Standard);
         let mut x = builder::embedding(table, builder::token_ids());
         for (i, window) in windows.into_iter().enumerate() {
-            x = layer.build(
-                &model.enter(format_args!("layers.{i}")),
-                x,
-                positions,
-                &rope,
-                window,
-            );
+            let at = model.enter(format_args!("layers.{i}"));
+            x = layer.build(&at, x, &rotation, window);
         }
         let x = model.rms_norm("norm", builder::gather_outputs(x), dims.hidden, dims.eps);
         let tied = config.flag("tie_word_embeddings", false)?.then_some(table);
@@ -86,63 +80,26 @@ struct Layer {
 }
 
 impl Layer {
-    fn build(
-        &self,
-        at: &Scope,
-        x: Value,
-        positions: Value,
-        rope: &RopeParams,
-        window: Option<u32>,
-    ) -> Value {
+    fn build(&self, at: &Scope, x: Value, rotation: &Rotation, window: Option<u32>) -> Value {
         let d = &self.dims;
         let h = at.rms_norm("input_layernorm", x, d.hidden, d.eps);
-        let h = self.attention(&at.enter("self_attn"), h, positions, rope, window);
+        let h = self.attention(&at.enter("self_attn"), h, rotation, window);
         let x = builder::add(x, h);
         let h = at.rms_norm("post_attention_layernorm", x, d.hidden, d.eps);
-        builder::add(
-            x,
-            at.enter("mlp")
-                .gated_mlp(h, &self.dims, self.act, Bias::IfPresent),
-        )
+        let h = at.enter("mlp").gated_mlp(h, d, self.act, Bias::IfPresent);
+        builder::add(x, h)
     }
 
-    fn attention(
-        &self,
-        at: &Scope,
-        x: Value,
-        positions: Value,
-        rope: &RopeParams,
-        window: Option<u32>,
-    ) -> Value {
+    fn attention(&self, at: &Scope, x: Value, rotation: &Rotation, window: Option<u32>) -> Value {
         let d = &self.dims;
-        let project = |name, heads| {
-            let linear = at.linear_with(
-                self.qkv_bias,
-                name,
-                heads * d.head_dim,
-                d.hidden,
-                Sharding::Column,
-            );
-            split_heads(linear.apply(x), heads, d.head_dim)
-        };
-        let (q, k, v) = (
-            project("q_proj", d.heads),
-            project("k_proj", d.kv_heads),
-            project("v_proj", d.kv_heads),
-        );
-        let turn = |name, x| {
-            let x = if self.qk_norm {
-                at.rms_norm(name, x, d.head_dim, d.eps)
-            } else {
-                x
-            };
-            builder::rope(x, positions, rope)
-        };
-        let (q, k) = (turn("q_norm", q), turn("k_norm", k));
-        let cache = kv_cache(d.kv_heads, d.head_dim, window);
-        let o = builder::attention(q, k, v, cache, &attention(d.scale(), window));
-        at.linear_with(self.o_bias, "o_proj", d.hidden, d.q(), Sharding::Row)
-            .apply(merge_heads(o, d.q()))
+        let mut qkv = Qkv::project(at, x, d, self.qkv_bias);
+        if self.qk_norm {
+            qkv = qkv.norm(|name, x| at.rms_norm(name, x, d.head_dim, d.eps));
+        }
+        let o = qkv
+            .rotate(rotation)
+            .attend(d, &attention(d.scale(), window));
+        at.out("o_proj", o, d, self.o_bias)
     }
 }
 

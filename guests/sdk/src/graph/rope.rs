@@ -1,6 +1,9 @@
 //! Rotary embeddings as `config.json` states them.
 
-use super::builder::{Llama3, Longrope, RopeParams, RopeScaling, RopeStyle, Yarn};
+use super::Rotation;
+use super::builder::{
+    self, Llama3, Longrope, PositionScheme, RopeParams, RopeScaling, RopeStyle, Yarn,
+};
 use crate::{Config, Error};
 
 #[cfg(test)]
@@ -20,14 +23,37 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
+/// What a family's configs leave out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeDefaults {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Share of each head that rotates.
+    pub partial: f64,
+}
+
+impl Default for RopeDefaults {
+    fn default() -> Self {
+        Self {
+            theta: 10_000.0,
+            partial: 1.0,
+        }
+    }
+}
+
 impl Rope {
-    /// The rope of a model whose layers all rotate alike.
+    /// The rope of a model whose layers all rotate alike; base 10000 and whole heads where the config says nothing.
     pub fn from_config(config: &Config) -> Result<Self, Error> {
+        Self::from_config_or(config, RopeDefaults::default())
+    }
+
+    /// The same with what is usual in a family.
+    pub fn from_config_or(config: &Config, or: RopeDefaults) -> Result<Self, Error> {
         let given = match config.object("rope_parameters")? {
             Some(p) => Some(p),
             None => config.object("rope_scaling")?,
         };
-        Self::parse(config, given.as_ref(), 10_000.0)
+        Self::parse(config, given.as_ref(), or)
     }
 
     /// The rope of layers of one type: `rope_parameters.{layer_type}` or, without it, the older form's `scaling`. `theta`
@@ -51,7 +77,14 @@ impl Rope {
             .flatten();
         Self {
             theta: given.unwrap_or(theta),
-            ..Self::parse(config, own.as_ref(), theta)?
+            ..Self::parse(
+                config,
+                own.as_ref(),
+                RopeDefaults {
+                    theta,
+                    ..RopeDefaults::default()
+                },
+            )?
         }
         .checked(config)
     }
@@ -68,21 +101,36 @@ impl Rope {
         }
     }
 
+    /// The same at standard positions.
+    pub fn rotation(&self, head_dim: u32) -> Rotation {
+        Rotation {
+            positions: builder::positions(&PositionScheme::Standard),
+            params: self.params(head_dim),
+        }
+    }
+
+    /// Pairs 2i with 2i + 1 (GPT-J, Cohere, GLM).
+    pub fn interleaved(&self, head_dim: u32) -> Rotation {
+        let mut rotation = self.rotation(head_dim);
+        rotation.params.style = RopeStyle::Interleaved;
+        rotation
+    }
+
     /// Elements of each head that rotate.
     pub fn rotary(&self, head_dim: u32) -> u32 {
         (f64::from(head_dim) * self.partial) as u32
     }
 
     /// `own` is the rope object, if any; base and share may stand in it or beside it.
-    fn parse(config: &Config, own: Option<&Config>, theta: f64) -> Result<Self, Error> {
+    fn parse(config: &Config, own: Option<&Config>, or: RopeDefaults) -> Result<Self, Error> {
         let either = |key: &str| -> Result<Option<f64>, Error> {
             match own.map(|o| o.opt_f64(key)).transpose()?.flatten() {
                 Some(x) => Ok(Some(x)),
                 None => config.opt_f64(key),
             }
         };
-        let theta = either("rope_theta")?.unwrap_or(theta);
-        let partial = either("partial_rotary_factor")?.unwrap_or(1.0);
+        let theta = either("rope_theta")?.unwrap_or(or.theta);
+        let partial = either("partial_rotary_factor")?.unwrap_or(or.partial);
         let scaling = own.map_or(Ok(RopeScaling::None), |o| scaling(config, o))?;
         Self {
             theta,

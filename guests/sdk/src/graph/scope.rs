@@ -101,6 +101,12 @@ impl Scope {
         }
     }
 
+    /// An attention's output linear, `x [heads · d]` → `[hidden]`.
+    pub fn out(&self, name: &str, x: Value, dims: &Dims, bias: Bias) -> Value {
+        self.linear_with(bias, name, dims.hidden, dims.q(), Sharding::Row)
+            .apply(x)
+    }
+
     /// `down_proj(act(gate_proj(x)) · up_proj(x))` for `x [hidden]`.
     pub fn gated_mlp(&self, x: Value, dims: &Dims, act: Activation, bias: Bias) -> Value {
         let Dims { hidden, ffn, .. } = *dims;
@@ -113,12 +119,33 @@ impl Scope {
             .apply(y)
     }
 
+    /// The same with gate and up in one linear, `gate_up_proj`, gate first.
+    pub fn fused_gated_mlp(&self, x: Value, dims: &Dims, act: Activation) -> Value {
+        let Dims { hidden, ffn, .. } = *dims;
+        let both = self.linear("gate_up_proj", 2 * ffn, hidden, Sharding::Column);
+        let gate = both.rows(0, ffn).apply(x);
+        let up = both.rows(ffn, ffn).apply(x);
+        let y = builder::gated(gate, up, Gate::Plain(act));
+        self.linear("down_proj", hidden, ffn, Sharding::Row)
+            .apply(y)
+    }
+
     /// Root mean square norm of `x […, d]` by `{name}.weight [d]`, rounded as Llama does.
     pub fn rms_norm(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
         let params = RmsNormParams {
             eps,
             offset: 0.0,
             rounding: NormRounding::CastThenWeight,
+        };
+        builder::rms_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), params)
+    }
+
+    /// The same, multiplied before rounding.
+    pub fn rms_norm_f32(&self, name: &str, x: Value, d: u32, eps: f32) -> Value {
+        let params = RmsNormParams {
+            eps,
+            offset: 0.0,
+            rounding: NormRounding::WeightThenCast,
         };
         builder::rms_norm(x, Some(self.param(&format!("{name}.weight"), &[d])), params)
     }
@@ -192,6 +219,24 @@ pub struct Linear {
 }
 
 impl Linear {
+    /// The `len` outputs from `start` on.
+    pub fn rows(&self, start: u32, len: u32) -> Self {
+        Self {
+            weight: builder::rows(self.weight, start, len),
+            bias: self.bias.map(|b| builder::rows(b, start, len)),
+            ..*self
+        }
+    }
+
+    /// Output `index[i]` as output i.
+    pub fn select_rows(&self, index: &[u32]) -> Self {
+        Self {
+            weight: builder::select_rows(self.weight, index),
+            bias: self.bias.map(|b| builder::select_rows(b, index)),
+            ..*self
+        }
+    }
+
     /// `x [in]` → `[out]`
     pub fn apply(&self, x: Value) -> Value {
         builder::linear(x, self.weight, self.bias, self.sharding)
