@@ -52,19 +52,25 @@ pub struct CudaDevice {
     /// The step whose tokens the sampler holds.
     last_sampled: Option<Ticket>,
     /// Events not in use.
-    events: Vec<(Event, Event)>,
-    /// The last finished step's end, while the next one may still be measured against it.
-    last: Option<(Event, Event)>,
+    events: Vec<StepEvents>,
+    /// The last finished step's, while the next one may still be measured against its end.
+    last: Option<StepEvents>,
     matmul: Arc<Matmul>,
     bandwidth: Option<f64>,
     pub(super) gpu: Arc<Gpu>,
 }
 
+/// When a step's parts pass on the GPU.
+struct StepEvents {
+    begin: Event,
+    forwarded: Event,
+    sampled: Event,
+}
+
 /// A step between its forward pass and its end.
 struct UnderWay {
     ticket: Ticket,
-    /// Begin of the forward pass, end of sampling.
-    events: (Event, Event),
+    events: StepEvents,
     /// Whether the step before it was under way when it was enqueued.
     follows: bool,
 }
@@ -420,15 +426,20 @@ impl Device for CudaDevice {
         }
         let events = match self.events.pop() {
             Some(events) => events,
-            None => (self.gpu.event()?, self.gpu.event()?),
+            None => StepEvents {
+                begin: self.gpu.event()?,
+                forwarded: self.gpu.event()?,
+                sampled: self.gpu.event()?,
+            },
         };
-        events.0.record()?;
+        events.begin.record()?;
         let follows = !self.steps.is_empty();
         if self.is_decode(batch) {
             self.decode(batch)?;
         } else if !batch.tokens.is_empty() {
             self.mixed(ticket, batch)?;
         }
+        events.forwarded.record()?;
         self.steps.push_back(UnderWay {
             ticket,
             events,
@@ -453,7 +464,7 @@ impl Device for CudaDevice {
             .step(StepKind::Mixed, counts, (0, 0))
             .tensor(&self.program.logits);
         self.sampler.sample(ticket, logits, draws)?;
-        step.events.1.record()?;
+        step.events.sampled.record()?;
         self.last_sampled = Some(ticket);
         Ok(())
     }
@@ -464,11 +475,17 @@ impl Device for CudaDevice {
             Some(step) if step.ticket == ticket => step,
             _ => return Err(self.broken(ticket, "finished out of turn")),
         };
-        step.events.1.wait()?;
+        let events = &step.events;
+        events.sampled.wait()?;
         let exposed = match &self.last {
-            Some((_, end)) if step.follows => step.events.0.since(end)?,
+            Some(last) if step.follows => events.begin.since(&last.sampled)?,
             _ => 0.0,
         };
+        if tracing::enabled!(target: "guesthouse_device::steps", tracing::Level::DEBUG) {
+            let forward_ms = events.forwarded.since(&events.begin)?;
+            let sampling_ms = events.sampled.since(&events.forwarded)?;
+            tracing::debug!(target: "guesthouse_device::steps", forward_ms, sampling_ms, exposed_ms = exposed);
+        }
         let (samples, scores) = self.sampler.finish(ticket)?;
         self.events.extend(self.last.replace(step.events));
         Ok(Finished {
