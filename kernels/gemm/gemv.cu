@@ -3,7 +3,7 @@
 //
 // y [M, N] = x [M, K] · weight [N, K]ᵀ (+ bias [N]) for a few tokens: bound by reading the weights once.
 //
-// A block takes whole tiles of 8 weight rows, neighbours in memory, and streams them through a ring in shared memory.
+// A block takes whole tiles of 8 weight rows and streams them through a ring in shared memory.
 // Its warps share out K; their sums meet in shared memory, in warp order. Weights are the n = 8 side of mma.m16n8k16,
 // tokens the m side, so up to 8 tokens cost what one does. With SPLIT > 1 the blocks of a cluster (sm_90) share out K
 // once more, so that each holds only its part of x. The order of every sum depends on K and the defines alone.
@@ -84,20 +84,23 @@ template <bool WHOLE> DEVICE void stage_sums(float (&acc)[2][4], u32 weights, u3
   }
 }
 
+// What a block works on. Blocks take tiles in turn, so that all of them read from few pages of memory at a time; with GATE
+// a gate tile and its up tile stay together.
 struct Work {
-  int first, tiles;   // of this block
-  int from, columns;  // of K
+  static constexpr int UNIT = GATE ? 2 : 1;
+  int group, groups, tiles;  // this block's place among those that share out the tiles, and how many tiles it has
+  int from, columns;         // of K
   int chunks;
+  // The block's i-th tile.
+  DEVICE int tile(int i) const { return (group + i / UNIT * groups) * UNIT + i % UNIT; }
 };
 
 DEVICE Work work_of(const GemvParams& p) {
-  const int tiles = (p.n + ROWS - 1) / ROWS, groups = gridDim.x / SPLIT, group = blockIdx.x / SPLIT;
-  // With GATE a gate tile and its up tile stay together.
-  constexpr int UNIT = GATE ? 2 : 1;
-  const int units = tiles / UNIT;
+  const int units = (p.n + ROWS - 1) / ROWS / Work::UNIT;
   Work w;
-  w.first = (int)((i64)units * group / groups) * UNIT;
-  w.tiles = (int)((i64)units * (group + 1) / groups) * UNIT - w.first;
+  w.group = blockIdx.x / SPLIT;
+  w.groups = gridDim.x / SPLIT;
+  w.tiles = (units - w.group + w.groups - 1) / w.groups * Work::UNIT;
   const int part = SPLIT == 1 ? p.k : ((p.k + SPLIT - 1) / SPLIT + 31) / 32 * 32;
   w.from = (blockIdx.x % SPLIT) * part;
   w.columns = max(0, min(part, p.k - w.from));
@@ -109,7 +112,7 @@ DEVICE Work work_of(const GemvParams& p) {
 DEVICE void copy_stage(const GemvParams& p, const Work& work, u8* ring, int i) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (i < work.tiles * work.chunks) {
-    const int tile = work.first + i / work.chunks, column = i % work.chunks * CHUNK + warp * WARP_COLUMNS;
+    const int tile = work.tile(i / work.chunks), column = i % work.chunks * CHUNK + warp * WARP_COLUMNS;
     u8* to = ring + i % STAGES * STAGE_BYTES + warp * WARP_COLUMNS * 2;
     for (int at = lane; at < ROWS * WARP_COLUMNS / 8; at += 32) {
       const int row = at / (WARP_COLUMNS / 8), c = at % (WARP_COLUMNS / 8) * 8;
@@ -161,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
     if (lane == 0) {
       const i64 pitch = (i64)p.k * 2;
       const int stages = work.tiles * work.chunks;
-      for (int i = 0, tile = work.first, chunk = 0; i < stages; i++) {
-        const int s = i % STAGES;
+      for (int i = 0, of_block = 0, chunk = 0; i < stages; i++) {
+        const int s = i % STAGES, tile = work.tile(of_block);
         if (i >= STAGES) mbarrier_wait(&empty[s], (i / STAGES - 1) & 1);
         const u32 bytes = min(CHUNK, work.columns - chunk * CHUNK) * 2;
         mbarrier_arrive_expect(&full[s], bytes * ROWS);
@@ -174,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
         for (int r = 0; r < ROWS; r++) bulk_load(to + r * ROW_BYTES, from + min(r, last) * pitch, bytes, &full[s], L2_EVICT_FIRST);
         if (++chunk == work.chunks) {
           chunk = 0;
-          tile++;
+          of_block++;
         }
       }
     }
@@ -246,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
         else if (GATE && tile % 2 == 0)
           gate = sum;
         else
-          finish(p, work.first + tile, threadIdx.x % ROWS, threadIdx.x / ROWS, gate, sum);
+          finish(p, work.tile(tile), threadIdx.x % ROWS, threadIdx.x / ROWS, gate, sum);
       }
     }
   }
@@ -267,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32) gemv(const __grid_c
       float sum = 0.f;
 #pragma unroll
       for (int r = 0; r < SPLIT; r++) sum += cluster_load(parts[r] + o * 4);
-      finish(p, work.first + o / TILE_SUMS, o % ROWS, o % TILE_SUMS / ROWS, 0.f, sum);
+      finish(p, work.tile(o / TILE_SUMS), o % ROWS, o % TILE_SUMS / ROWS, 0.f, sum);
     }
     cluster_arrive_relaxed();
     cluster_wait();

@@ -103,7 +103,7 @@ pub(crate) struct Own {
 
 impl Own {
     /// Changes when a number means another variant.
-    pub(crate) const VERSION: u32 = 5;
+    pub(crate) const VERSION: u32 = 6;
 
     /// Nothing is compiled yet.
     ///
