@@ -63,6 +63,7 @@ pub struct CudaDevice {
 /// When a step's parts pass on the GPU.
 struct StepEvents {
     begin: Event,
+    /// Recorded where the log shows it.
     forwarded: Event,
     sampled: Event,
 }
@@ -375,6 +376,11 @@ impl CudaDevice {
     }
 }
 
+/// Whether the log shows where the time of a step goes.
+fn timed() -> bool {
+    tracing::enabled!(target: "guesthouse_device::steps", tracing::Level::DEBUG)
+}
+
 /// What a large copy reads and writes, bytes per second, where there is room to measure it.
 pub(super) fn bandwidth(gpu: &Arc<Gpu>, free: usize) -> Result<Option<f64>> {
     if free < 8 << 30 {
@@ -439,7 +445,9 @@ impl Device for CudaDevice {
         } else if !batch.tokens.is_empty() {
             self.mixed(ticket, batch)?;
         }
-        events.forwarded.record()?;
+        if timed() {
+            events.forwarded.record()?;
+        }
         self.steps.push_back(UnderWay {
             ticket,
             events,
@@ -481,7 +489,7 @@ impl Device for CudaDevice {
             Some(last) if step.follows => events.begin.since(&last.sampled)?,
             _ => 0.0,
         };
-        if tracing::enabled!(target: "guesthouse_device::steps", tracing::Level::DEBUG) {
+        if timed() {
             let forward_ms = events.forwarded.since(&events.begin)?;
             let sampling_ms = events.sampled.since(&events.forwarded)?;
             tracing::debug!(target: "guesthouse_device::steps", forward_ms, sampling_ms, exposed_ms = exposed);
