@@ -110,6 +110,22 @@ impl Config {
         self.opt(key, POSITIVE, |v| as_u32(v).filter(|&n| n > 0))
     }
 
+    /// The first of several names for one thing that is present, else the first.
+    pub fn first_of<'a>(&self, keys: &[&'a str]) -> &'a str {
+        let present = keys.iter().find(|k| self.get(k).is_some());
+        present.or(keys.first()).copied().unwrap_or("")
+    }
+
+    /// [`Self::size`] of the first of several names that is present.
+    pub fn size_of(&self, keys: &[&str]) -> Result<u32, Error> {
+        self.size(self.first_of(keys))
+    }
+
+    /// [`Self::opt_size`] of the first of several names that is present.
+    pub fn opt_size_of(&self, keys: &[&str]) -> Result<Option<u32>, Error> {
+        self.opt_size(self.first_of(keys))
+    }
+
     /// A finite number, if present.
     pub fn opt_f64(&self, key: &str) -> Result<Option<f64>, Error> {
         self.opt(key, NUMBER, Value::as_f64)

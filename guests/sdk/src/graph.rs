@@ -5,6 +5,7 @@
 
 use crate::{Config, Error};
 
+mod alibi;
 mod decoder;
 mod experts;
 mod qkv;
@@ -25,6 +26,7 @@ pub mod bindings {
     });
 }
 
+pub use alibi::{alibi, alibi_slopes};
 pub use bindings::exports::guesthouse::graph::model::ModelInfo;
 pub use bindings::guesthouse::common::types::{Attr, AttrValue};
 pub use bindings::guesthouse::graph::builder::{
@@ -33,11 +35,11 @@ pub use bindings::guesthouse::graph::builder::{
     RmsNormParams, RopeParams, RopeScaling, RopeStyle, RouteGroups, RouteParams, RouteScores,
     Sharding, Value, ValueType, Weight, Yarn,
 };
-pub use decoder::{Dims, activation, attention, kv_cache, merge_heads, split_heads};
+pub use decoder::{Dims, SizeNames, activation, attention, kv_cache, merge_heads, split_heads};
 pub use experts::{ExpertDims, ExpertNames, mixture, route_params, stacked_experts};
 pub use qkv::{Qkv, Rotation};
 pub use rope::{Rope, RopeDefaults, yarn_mscale};
-pub use scope::{Bias, Linear, Scope};
+pub use scope::{Bias, Linear, Mlp, Scope};
 
 crate::error::into_wit_error!(bindings::guesthouse::common::types::Error);
 

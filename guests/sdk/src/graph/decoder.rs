@@ -77,6 +77,42 @@ impl Dims {
         dims.checked(config)
     }
 
+    /// Reads the sizes of a model of the GPT-2 kind: heads divide `hidden_size`, every query head has a key head, the MLP
+    /// is four times as wide where the config does not say, the context 2048 long, and norms add 1e-5.
+    pub fn named(config: &Config, names: &SizeNames) -> Result<Self, Error> {
+        let (hidden, heads) = (config.size_of(names.hidden)?, config.size_of(names.heads)?);
+        if !hidden.is_multiple_of(heads) || hidden > 1 << 24 {
+            return Err(config.wrong(
+                config.first_of(names.hidden),
+                &format!(
+                    "a multiple of {}, {heads}, up to 2^24",
+                    config.first_of(names.heads)
+                ),
+            ));
+        }
+        let dims = Self {
+            hidden,
+            ffn: config.opt_size_of(names.ffn)?.unwrap_or(4 * hidden),
+            layers: config.size_of(names.layers)?,
+            heads,
+            kv_heads: heads,
+            head_dim: hidden / heads,
+            vocab: config.size("vocab_size")?,
+            max_position: config.opt_size_of(names.max_position)?.unwrap_or(2048),
+            eps: config.f32_or(config.first_of(names.eps), 1e-5)?,
+        };
+        Ok(dims)
+    }
+
+    /// The same with other key heads, which must divide the query heads; `key` is the field that says so.
+    pub fn with_kv_heads(self, kv_heads: u32, config: &Config, key: &str) -> Result<Self, Error> {
+        if kv_heads == 0 || !self.heads.is_multiple_of(kv_heads) {
+            let want = format!("a divisor of the number of heads, {}", self.heads);
+            return Err(config.wrong(key, &want));
+        }
+        Ok(Self { kv_heads, ..self })
+    }
+
     /// Widths bounded, so that products of two fit in 32 bits.
     fn checked(self, config: &Config) -> Result<Self, Error> {
         if !self.heads.is_multiple_of(self.kv_heads) {
@@ -130,6 +166,23 @@ impl Dims {
     pub fn scale(&self) -> f32 {
         (1.0 / f64::from(self.head_dim).sqrt()) as f32
     }
+}
+
+/// What a family's configs call their sizes: of several names, the first that a config has counts.
+#[derive(Clone, Copy, Debug)]
+pub struct SizeNames<'a> {
+    /// Width of the residual stream.
+    pub hidden: &'a [&'a str],
+    /// Width of the MLP.
+    pub ffn: &'a [&'a str],
+    /// Decoder layers.
+    pub layers: &'a [&'a str],
+    /// Query heads.
+    pub heads: &'a [&'a str],
+    /// Longest context, tokens.
+    pub max_position: &'a [&'a str],
+    /// Added to the variance in norms.
+    pub eps: &'a [&'a str],
 }
 
 /// A cache of keys and values of one width, over all positions or the last `window`.

@@ -199,11 +199,39 @@ pub enum Bias {
 impl Bias {
     /// From a flag like `attention_bias`, absent for false.
     pub fn from_config(config: &Config, key: &str) -> Result<Self, Error> {
-        Ok(if config.flag(key, false)? {
+        Self::from_config_or(config, key, Self::IfPresent)
+    }
+
+    /// From a flag like `enable_bias`, with what its absence means.
+    pub fn from_config_or(config: &Config, key: &str, absent: Self) -> Result<Self, Error> {
+        Ok(if config.flag(key, absent == Self::Required)? {
             Self::Required
         } else {
             Self::IfPresent
         })
+    }
+}
+
+/// An MLP without a gate: names of its two linears, and what it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Mlp {
+    /// Name of the first linear, `[ffn, hidden]`.
+    pub up: &'static str,
+    /// Name of the second, `[hidden, ffn]`.
+    pub down: &'static str,
+    /// Between the two.
+    pub act: Activation,
+    /// Of both.
+    pub bias: Bias,
+}
+
+impl Mlp {
+    /// `down(act(up(x)))` for `x [hidden]`.
+    pub fn apply(&self, at: &Scope, x: Value, dims: &Dims) -> Value {
+        let Dims { hidden, ffn, .. } = *dims;
+        let up = at.linear_with(self.bias, self.up, ffn, hidden, Sharding::Column);
+        let down = at.linear_with(self.bias, self.down, hidden, ffn, Sharding::Row);
+        down.apply(builder::activate(up.apply(x), self.act))
     }
 }
 
