@@ -36,9 +36,6 @@ def toys():
     yield "GptOssForCausalLM", t.GptOssConfig(
         **COMMON, head_dim=16, sliding_window=20, num_local_experts=8, num_experts_per_tok=3, rope_parameters={**yarn, "truncate": False},
     )
-    yield "MptForCausalLM", t.MptConfig(
-        vocab_size=199, d_model=60, n_heads=6, n_layers=3, max_seq_len=128, attn_config=dict(clip_qkv=1.5, alibi=True),
-    )
     yield "Qwen3NextForCausalLM", t.Qwen3NextConfig(
         **{**COMMON, "num_hidden_layers": 4}, head_dim=32, linear_key_head_dim=16, linear_value_head_dim=24, linear_num_key_heads=2,
         linear_num_value_heads=4, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, shared_expert_intermediate_size=56,

@@ -15,7 +15,15 @@ from safetensors.torch import load_file
 import guest
 
 FOLDER = pathlib.Path(sys.argv[1])
-GUESTS = {name: guest.Guest(FOLDER / f"guesthouse_model_{name}.wasm") for name in ("llama", "qwen", "gpt2", "gemma")}
+
+
+class Guests(dict):
+    def __missing__(self, name):
+        self[name] = guest.Guest(FOLDER / f"guesthouse_model_{name}.wasm")
+        return self[name]
+
+
+GUESTS = Guests()
 
 
 def load(name):
@@ -49,7 +57,92 @@ def refused(by, model, says, **changes):
         raise AssertionError(f"{by} took {changes}")
 
 
+def renamed(config, **names):
+    """The config with fields `old="new"`; a name of None takes the field out."""
+    config = dict(config)
+    for old, new in names.items():
+        value = config.pop(old, None)
+        if new is not None:
+            config[new] = value
+    return config
+
+
+def older_families():
+    """GPT-J to Falcon under the names of their first repositories, and what their guests refuse."""
+    bare = lambda tensors, prefix="transformer.": {k.removeprefix(prefix): v for k, v in tensors.items()}
+    general = dict(n_embd="hidden_size", n_layer="num_hidden_layers", n_head="num_attention_heads", n_positions="max_position_embeddings")
+
+    config, tensors, golden = load("gptbigcode")
+    same("StarCoder without a prefix", "gptbigcode", config, bare(tensors), golden)
+    same("StarCoder with general names", "gptbigcode", renamed(config, **general), tensors, golden)
+    custom = {}
+    for k, v in tensors.items():
+        if ".c_attn." in k:
+            custom[k.replace("c_attn", "q_attn")], custom[k.replace("c_attn", "kv_attn")] = v[:64], v[64:]
+        else:
+            custom[k] = v
+    linear = ("attn.weight", "c_proj.weight", "c_fc.weight")
+    custom = {k: v.T.contiguous() if k.endswith(linear) else v for k, v in custom.items()}
+    first = {**renamed(config, multi_query=None), "architectures": ["GPT2LMHeadCustomModel"], "attention_head_type": "multiquery"}
+    same("SantaCoder's first form", "gptbigcode", first, custom, golden)
+    refused("gptbigcode", "gptbigcode", "add_cross_attention is true", add_cross_attention=True)
+    refused("gptbigcode", "gptbigcode", "n_head is missing", n_head=None)
+
+    config, tensors, golden = load("gptj")
+    same("GPT-J without a prefix", "gptj", config, bare(tensors), golden)
+    same("GPT-J with general names", "gptj", renamed(config, **general), tensors, golden)
+    refused("gptj", "gptj", "rotary_dim is 18", rotary_dim=18)
+    refused("gptj", "gptj", "rotary_dim is 7", rotary_dim=7)
+
+    config, tensors, golden = load("gptneox")
+    newer = renamed(config, rotary_emb_base=None, rotary_pct=None)
+    newer["rope_parameters"] = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)
+    head = {k.replace("embed_out", "lm_head"): v for k, v in tensors.items()}
+    same("NeoX with transformers 5's names", "gptneox", newer, head, golden)
+    same("NeoX without a prefix", "gptneox", config, bare(tensors, "gpt_neox."), golden)
+    refused("gptneox", "gptneox", "hidden_size is 65", hidden_size=65)
+    refused("gptneox", "gptneox", "rotary_pct is 1.5", rotary_pct=1.5)
+
+    config, tensors, golden = load("opt-350m")
+    same("OPT 350m without a prefix", "opt", config, bare(tensors, "model."), golden)
+    refused("opt", "opt", "activation_function is \"maxout\"", activation_function="maxout")
+
+    config, tensors, golden = load("bloom")
+    same("BLOOM without a prefix", "bloom", config, bare(tensors), golden)
+    newer = renamed(config, n_embed="hidden_size", num_attention_heads="n_head", seq_length=None, n_inner=None)
+    same("BLOOM with transformers 5's names", "bloom", newer, tensors, golden)
+    refused("bloom", "bloom", "apply_residual_connection_post_layernorm is true", apply_residual_connection_post_layernorm=True)
+
+    first = dict(num_attention_heads="n_head", num_hidden_layers="n_layer", max_position_embeddings=None)
+    rw = lambda config, **names: {**renamed(config, **first, **names), "architectures": ["RWForCausalLM"]}
+    config, tensors, golden = load("falcon-7b")
+    small = rw(config, num_kv_heads=None, new_decoder_architecture=None, num_ln_in_parallel_attn=None)
+    same("RW 7B", "falcon", small, bare(tensors), golden)
+    config, tensors, golden = load("falcon-40b")
+    large = rw(config, num_kv_heads="n_head_kv", new_decoder_architecture=None, multi_query=None, num_ln_in_parallel_attn=None)
+    same("RW 40B", "falcon", large, tensors, golden)
+    config, tensors, golden = load("falcon-rw")
+    same("RW 1B", "falcon", rw(config, num_kv_heads=None, new_decoder_architecture=None), tensors, golden)
+    refused("falcon", "falcon-40b", "num_kv_heads is 3", num_kv_heads=3)
+    refused("falcon", "falcon-7b", "num_ln_in_parallel_attn is 2", num_ln_in_parallel_attn=2)
+    refused("falcon", "falcon-7b", 'rope_scaling.type is "ntk"', rope_parameters=None, rope_scaling=dict(type="ntk", factor=2))
+
+    config, tensors, golden = load("mpt-clip")
+    same("MPT without a prefix", "mpt", config, bare(tensors), golden)
+    same("MPT under llm-foundry's name", "mpt", {**config, "architectures": ["MPTForCausalLM"]}, tensors, golden)
+    general = dict(d_model="hidden_size", n_layers="num_hidden_layers", n_heads="num_attention_heads")
+    same("MPT with general names", "mpt", renamed(config, **general), tensors, golden)
+    attn = config["attn_config"]
+    refused("mpt", "mpt", "attn_config.prefix_lm is true", attn_config={**attn, "prefix_lm": True})
+    refused("mpt", "mpt", "attn_config.qk_gn is true", attn_config={**attn, "qk_gn": True})
+    refused("mpt", "mpt", 'norm_type is "rmsnorm"', norm_type="rmsnorm")
+    refused("mpt", "mpt", "attn_config.kv_n_heads is 3", attn_config={**attn, "attn_type": "grouped_query_attention", "kv_n_heads": 3})
+    refused("mpt", "mpt", "expansion_ratio is -1", expansion_ratio=-1)
+    refused("mpt", "mpt", 'logit_scale is "big"', logit_scale="big")
+
+
 def main():
+    older_families()
     config, tensors, golden = load("gpt2")
     strip = {k.removeprefix("transformer."): v for k, v in tensors.items()}
     same("GPT-2 without a prefix", "gpt2", config, strip, golden)

@@ -1,8 +1,9 @@
 //! Baichuan and Baichuan 2, 13B.
 
-use crate::{Sizes, alibi, part, plain, swiglu};
+use crate::{Sizes, part, plain, swiglu};
 use guesthouse_sdk::graph::{
-    AttentionParams, Scope, Sharding, Value, attention, builder, kv_cache, merge_heads, split_heads,
+    AttentionParams, Scope, Sharding, Value, alibi, attention, builder, kv_cache, merge_heads,
+    split_heads,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -52,7 +53,7 @@ fn attend(at: &Scope, x: Value, hidden: u32, heads: u32) -> Value {
     let (q, k, v) = (project(0), project(1), project(2));
     let scale = f64::from(head_dim).sqrt().recip() as f32;
     let params = AttentionParams {
-        alibi: Some(alibi::paper(heads)),
+        alibi: Some(alibi(heads, 8.0)),
         ..attention(scale, None)
     };
     let o = builder::attention(q, k, v, kv_cache(heads, head_dim, None), &params);

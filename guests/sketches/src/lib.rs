@@ -3,12 +3,11 @@
 //! - [`deepseek`]: latent attention, grouped routing with a correction, shared experts, yarn;
 //! - [`gpt_oss`]: sinks, alternating windows, biased experts with a clamped gate;
 //! - [`chatglm`]: a prefix-LM mask, positions in two dimensions, scaled residuals;
-//! - [`mpt`]: ALiBi, clipped and normed Q and K, no positions;
 //! - [`qwen1`]: scores that grow with the logarithm of the position, NTK by length;
 //! - [`baichuan`]: ALiBi over heads that are no power of two, a head with normalised rows;
 //! - [`qwen3_next`]: convolution, gated delta rule, gated attention, partial rope, a gated shared expert.
 //!
-//! They are built and checked at full size without weights. DeepSeek-V3, gpt-oss, MPT and Qwen3-Next are also compared
+//! They are built and checked at full size without weights. DeepSeek-V3, gpt-oss and Qwen3-Next are also compared
 //! with transformers at toy size (`tests/golden/sketches.py`).
 
 use guesthouse_sdk::graph::{
@@ -17,12 +16,10 @@ use guesthouse_sdk::graph::{
 };
 use guesthouse_sdk::{Config, Error};
 
-mod alibi;
 mod baichuan;
 mod chatglm;
 mod deepseek;
 mod gpt_oss;
-mod mpt;
 mod qwen1;
 mod qwen3_next;
 
@@ -33,8 +30,6 @@ impl Model for Sketches {
         "DeepseekV3ForCausalLM",
         "GptOssForCausalLM",
         "ChatGLMModel",
-        "MPTForCausalLM",
-        "MptForCausalLM",
         "QWenLMHeadModel",
         "BaichuanForCausalLM",
         "Qwen3NextForCausalLM",
@@ -47,8 +42,7 @@ impl Model for Sketches {
             "ChatGLMModel" => chatglm::build(config)?,
             "QWenLMHeadModel" => qwen1::build(config)?,
             "BaichuanForCausalLM" => baichuan::build(config)?,
-            "Qwen3NextForCausalLM" => qwen3_next::build(config)?,
-            _ => mpt::build(config)?,
+            _ => qwen3_next::build(config)?,
         };
         Ok(ModelInfo {
             architecture: architecture.into(),

@@ -2,7 +2,7 @@
 //! and the plan.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
-use guesthouse_component::{Origin, Runtime, RuntimeConfig};
+use guesthouse_component::{GraphModule, Origin, Role, Runtime, RuntimeConfig, builtin};
 use guesthouse_graph::{
     AssumedCatalog, CacheKind, Mask, Op, PassOptions, Plan, PlanOptions, optimize, verify,
 };
@@ -48,21 +48,36 @@ const CASES: &[Case] = &[
     }),
 ];
 
+/// The sketches, if there are any, and the embedded models.
+fn modules(runtime: &Runtime) -> Vec<(Vec<String>, GraphModule)> {
+    let sketches = Path::new(env!("GUESTHOUSE_GUESTS_DIR")).join("guesthouse_sketches.wasm");
+    let sketches = std::fs::read(sketches).ok();
+    let builtins = builtin::ALL.iter().filter(|b| b.role == Role::Graph);
+    let load = |name: &str, bytes: &[u8]| {
+        let module = runtime.load(name, bytes, Origin::File).unwrap();
+        let module = module.graph().unwrap();
+        (module.architectures().unwrap(), module)
+    };
+    builtins
+        .map(|b| load(b.name, b.bytes))
+        .chain(sketches.iter().map(|bytes| load("sketches", bytes)))
+        .collect()
+}
+
 #[test]
 fn sketches_pass_the_verifier_the_passes_and_the_plan() {
     let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
-    let bytes =
-        std::fs::read(Path::new(env!("GUESTHOUSE_GUESTS_DIR")).join("guesthouse_sketches.wasm"))
-            .unwrap();
-    let module = runtime
-        .load("sketches", &bytes, Origin::File)
-        .unwrap()
-        .graph()
-        .unwrap();
+    let modules = modules(&runtime);
     for (name, layers, special) in CASES {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("../../tests/models/configs/{name}.json"));
         let config = std::fs::read_to_string(path).unwrap();
+        let parsed: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let architecture = parsed["architectures"][0].as_str().unwrap();
+        let (_, module) = modules
+            .iter()
+            .find(|(names, _)| names.iter().any(|n| n == architecture))
+            .unwrap_or_else(|| panic!("{name}: no guest builds {architecture}"));
         let graph = module
             .build(
                 &config,

@@ -22,14 +22,9 @@ impl Model for NeoX {
 
     fn build(architecture: &str, config: &Config) -> Result<ModelInfo, Error> {
         let dims = Dims::named(config, &NAMES)?;
-        // The older form calls base and share by names of its own.
-        let older = RopeDefaults {
-            theta: config.opt_f64("rotary_emb_base")?.unwrap_or(10_000.0),
-            partial: config.opt_f64("rotary_pct")?.unwrap_or(0.25),
-        };
         let layer = Layer {
             dims,
-            rotation: Rope::from_config_or(config, older)?.rotation(dims.head_dim),
+            rotation: Rope::from_config_or(config, older(config)?)?.rotation(dims.head_dim),
             bias: Bias::from_config_or(config, "attention_bias", Bias::Required)?,
             mlp: Mlp {
                 up: "dense_h_to_4h",
@@ -66,6 +61,16 @@ impl Model for NeoX {
         builder::output_logits(logits);
         Ok(dims.info(architecture))
     }
+}
+
+/// The older form calls base and share by names of its own.
+fn older(config: &Config) -> Result<RopeDefaults, Error> {
+    let theta = config.opt_f64("rotary_emb_base")?.unwrap_or(10_000.0);
+    let partial = config.opt_f64("rotary_pct")?.unwrap_or(0.25);
+    if !(partial > 0.0 && partial <= 1.0) {
+        return Err(config.wrong("rotary_pct", "a number above 0 and up to 1"));
+    }
+    Ok(RopeDefaults { theta, partial })
 }
 
 enum Residual {
