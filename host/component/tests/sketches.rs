@@ -49,7 +49,7 @@ const CASES: &[Case] = &[
 ];
 
 /// The sketches, if there are any, and the embedded models.
-fn modules(runtime: &Runtime) -> Vec<(Vec<String>, GraphModule)> {
+fn modules(runtime: &Arc<Runtime>) -> Vec<(Vec<String>, GraphModule)> {
     let sketches = Path::new(env!("GUESTHOUSE_GUESTS_DIR")).join("guesthouse_sketches.wasm");
     let sketches = std::fs::read(sketches).ok();
     let builtins = builtin::ALL.iter().filter(|b| b.role == Role::Graph);
