@@ -1,4 +1,4 @@
-//! How memory for keys and values is divided among cache groups.
+//! How memory for keys, values and recurrent states is divided among cache groups.
 
 use guesthouse_graph::{CacheKind, Plan};
 
@@ -20,24 +20,62 @@ impl Uses {
     pub(crate) fn per_slot(&self, kind: CacheKind) -> usize {
         let block = self.block_size as usize;
         let positions = match kind {
+            CacheKind::Recurrent { .. } => return 1,
             CacheKind::Window { window } => {
                 let seen = window as usize + self.max_step_tokens as usize + 2 * block;
                 seen.min(self.max_len as usize)
             }
-            CacheKind::Full | CacheKind::Recurrent { .. } => self.max_len as usize,
+            CacheKind::Full => self.max_len as usize,
         };
         positions.div_ceil(block) + 1
     }
 
-    /// Blocks that each group can use: every slot at its longest.
-    pub(crate) fn most(&self, plan: &Plan) -> Vec<usize> {
-        let of = |kind| self.per_slot(kind).saturating_mul(self.max_slots as usize);
-        plan.groups.iter().map(|g| of(g.spec.kind)).collect()
+    /// Blocks of each group out of so many bytes; `sizes` are the bytes of one block of each group.
+    ///
+    /// A sequence has one state per recurrent group however long it is. States take at most half, unless keys and
+    /// values cannot use the rest, or are needed for the longest sequence.
+    pub(crate) fn blocks(&self, plan: &Plan, bytes: usize, sizes: &[usize]) -> Vec<usize> {
+        let slots = self.max_slots as usize;
+        let kinds = || plan.groups.iter().map(|g| g.spec.kind);
+        let is_state = |kind| matches!(kind, CacheKind::Recurrent { .. });
+        let one: usize = kinds()
+            .zip(sizes)
+            .filter(|(kind, _)| is_state(*kind))
+            .map(|(_, size)| size)
+            .sum();
+        let longest = kinds()
+            .zip(sizes)
+            .filter(|(kind, _)| !is_state(*kind))
+            .fold(0usize, |sum, (kind, &size)| {
+                sum.saturating_add(size.saturating_mul(self.per_slot(kind)))
+            });
+        let spare = bytes.saturating_sub(longest.saturating_mul(slots));
+        let room = (bytes / 2).min(bytes.saturating_sub(longest)).max(spare);
+        let states = match one {
+            0 => 0,
+            one => (room / one).clamp(1, slots.max(1)).min(bytes / one),
+        };
+        let most: Vec<usize> = kinds()
+            .map(|kind| {
+                if is_state(kind) {
+                    0
+                } else {
+                    self.per_slot(kind).saturating_mul(slots)
+                }
+            })
+            .collect();
+        let mut blocks = divide(bytes - states * one, sizes, &most);
+        for (blocks, kind) in blocks.iter_mut().zip(kinds()) {
+            if is_state(kind) {
+                *blocks = states;
+            }
+        }
+        blocks
     }
 }
 
 /// Equal numbers of blocks for all groups; what a group cannot use goes to the others.
-pub(crate) fn divide(mut bytes: usize, sizes: &[usize], most: &[usize]) -> Vec<usize> {
+fn divide(mut bytes: usize, sizes: &[usize], most: &[usize]) -> Vec<usize> {
     let mut blocks = vec![0; sizes.len()];
     let mut open: Vec<usize> = (0..sizes.len()).collect();
     while !open.is_empty() {
@@ -57,3 +95,6 @@ pub(crate) fn divide(mut bytes: usize, sizes: &[usize], most: &[usize]) -> Vec<u
     }
     blocks
 }
+
+#[cfg(test)]
+mod tests;

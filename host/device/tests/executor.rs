@@ -312,8 +312,8 @@ fn a_fork_over_copied_blocks_goes_on_like_its_parent() {
 #[test]
 fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
     use guesthouse_graph::{
-        BuilderLimits, CacheKind, CacheSharding, CacheSpec, CausalConv, GraphBuilder, ModelInfo,
-        Plan, PlanOptions, Sharding, SourceCatalog, ValueLayout,
+        BuilderLimits, GraphBuilder, ModelInfo, Plan, PlanOptions, PositionScheme, Sharding,
+        SourceCatalog, ValueType,
     };
     use guesthouse_weights::MemorySource;
     let source = Arc::new(MemorySource::new());
@@ -324,28 +324,16 @@ fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
     let ids = b.token_ids().unwrap();
     let table = b.constant(&[4, 8], vec![0.5; 32]).unwrap();
     let x = b.embedding(table, ids).unwrap();
-    b.scope("layers.0.conv").unwrap();
-    let cache = CacheSpec {
-        kind: CacheKind::Recurrent { bytes: 8 * 2 * 4 },
-        kv_heads: 0,
-        k_dim: 0,
-        v_dim: 0,
-        values: ValueLayout::Separate,
-        sharding: CacheSharding::Heads,
+    b.scope("layers.0.mlp").unwrap();
+    let scheme = PositionScheme::Glm2d {
+        mask: 1,
+        gmask: 2,
+        bos: 3,
     };
-    let cache = b.declare_cache(cache).unwrap();
-    let weight = b.constant(&[8, 3], vec![0.5; 24]).unwrap();
-    let x = b
-        .causal_conv(
-            x,
-            CausalConv {
-                weight,
-                bias: None,
-                cache,
-                activation: None,
-            },
-        )
-        .unwrap();
+    let positions = b.positions(scheme).unwrap();
+    let positions = b.cast(positions, ValueType::Model).unwrap();
+    let by = b.slice(positions, 0, 0, 1).unwrap();
+    let x = b.mul(x, by).unwrap();
     let logits = b.linear(x, table, None, Sharding::Replicated).unwrap();
     b.output_logits(logits).unwrap();
     let info = ModelInfo {
@@ -360,7 +348,7 @@ fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
     assert_eq!(error.label(), "device_unsupported");
     let text = error.to_string();
     assert!(
-        text.contains("CausalConv") && text.contains("layers.0.conv"),
+        text.contains("Positions") && text.contains("layers.0.mlp"),
         "{text}"
     );
 }

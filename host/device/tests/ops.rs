@@ -10,10 +10,10 @@ use std::sync::Arc;
 use guesthouse_device::{CpuDevice, CpuOptions, KvBudget};
 use guesthouse_engine::{Input, SamplingPlan};
 use guesthouse_graph::{
-    Activation, Attention, BuilderLimits, CacheKind, CacheSharding, CacheSpec, Gate, GraphBuilder,
-    LayerNorm, Mask, ModelInfo, NormRounding, PassOptions, Plan, PlanOptions, PositionScheme,
-    RmsNorm, Rope, RopeScaling, RopeStyle, Sharding, SourceCatalog, ValueId, ValueLayout,
-    ValueType, WeightId, optimize,
+    Activation, Attention, BuilderLimits, CacheKind, CacheSharding, CacheSpec, CausalConv,
+    DeltaInputs, Gate, GraphBuilder, LayerNorm, Mask, ModelInfo, NormRounding, PassOptions, Plan,
+    PlanOptions, PositionScheme, RmsNorm, Rope, RopeScaling, RopeStyle, Sharding, SourceCatalog,
+    ValueId, ValueLayout, ValueType, WeightId, optimize,
 };
 use guesthouse_weights::{BlockType, DType, MemorySource, Scheme, TensorInfo, WeightSource};
 use support::drive::{Driver, task, token};
@@ -78,6 +78,19 @@ impl Model {
             kv_heads,
             k_dim,
             v_dim,
+            values: ValueLayout::Separate,
+            sharding: CacheSharding::Heads,
+        };
+        self.b.declare_cache(spec).unwrap()
+    }
+
+    /// A state of so many floats.
+    fn state(&mut self, floats: u32) -> guesthouse_graph::CacheId {
+        let spec = CacheSpec {
+            kind: CacheKind::Recurrent { bytes: 4 * floats },
+            kv_heads: 0,
+            k_dim: 0,
+            v_dim: 0,
             values: ValueLayout::Separate,
             sharding: CacheSharding::Heads,
         };
@@ -464,6 +477,64 @@ fn ropes() {
                 },
             )
             .unwrap()
+        });
+    }
+}
+
+#[test]
+fn causal_convolutions() {
+    for (i, (c, width, bias, activation)) in [
+        (24, 4, false, Some(Activation::Silu)),
+        (64, 2, true, None),
+        (100, 3, true, Some(Activation::Silu)),
+        // Wider than the first chunk is long.
+        (7, 50, false, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        check(&format!("convolution {i}"), c, |m| {
+            let x = m.input(&[c], 1);
+            let conv = CausalConv {
+                weight: m.constant(&[c, width], 3, 0.7),
+                bias: bias.then(|| m.constant(&[c], 5, 0.5)),
+                cache: m.state((width - 1) * c),
+                activation,
+            };
+            m.b.causal_conv(x, conv).unwrap()
+        });
+    }
+}
+
+#[test]
+fn delta_rules() {
+    for (i, (heads, k, v)) in [(1, 8, 8), (4, 16, 12), (3, 24, 40)]
+        .into_iter()
+        .enumerate()
+    {
+        check(&format!("delta rule {i}"), heads * v, |m| {
+            let x = m.input(&[32], 1);
+            let mut part = |shape: &[u32], seed| {
+                let y = m.linear(x, shape.iter().product(), 32, seed);
+                m.b.reshape(y, shape).unwrap()
+            };
+            let (q, key) = (part(&[heads, k], 3), part(&[heads, k], 5));
+            let (value, g, beta) = (part(&[heads, v], 7), part(&[heads], 9), part(&[heads], 11));
+            let f32 = |m: &mut Model, x| m.b.cast(x, ValueType::F32).unwrap();
+            // Keys of length 1, a decay below 1 and a step size between 0 and 1, as models have them.
+            let key = m.b.l2_norm(key, 1e-6).unwrap();
+            let g = m.b.activate(g, Activation::Softplus).unwrap();
+            let g = m.b.scale(g, -0.3).unwrap();
+            let beta = m.b.activate(beta, Activation::Sigmoid).unwrap();
+            let inputs = DeltaInputs {
+                q,
+                k: key,
+                v: value,
+                g: f32(m, g),
+                beta: f32(m, beta),
+            };
+            let cache = m.state(heads * k * v);
+            m.b.delta_rule(inputs, cache, 0.4).unwrap()
         });
     }
 }

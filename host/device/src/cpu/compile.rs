@@ -5,7 +5,7 @@ use guesthouse_graph::{
     Rows, ValueId, ValueLayout,
 };
 
-use super::kv::{KvShape, RUN};
+use super::kv::{CacheShape, KvShape, RUN};
 use super::ops::{Instr, Place};
 use super::weights::Loader;
 use crate::error::{DeviceError, Result};
@@ -26,7 +26,7 @@ pub(crate) struct Program {
     /// `rotary / 2` of each rope table.
     pub rope_halves: Vec<usize>,
     /// Shape of each cache, by id.
-    pub caches: Vec<KvShape>,
+    pub caches: Vec<CacheShape>,
     /// The logits.
     pub logits: Place,
 }
@@ -115,8 +115,6 @@ impl Compiler<'_, '_> {
             Op::LatentAttention(_)
             | Op::Route(_)
             | Op::Experts(_)
-            | Op::CausalConv { .. }
-            | Op::DeltaRule { .. }
             | Op::Pool { .. }
             | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
             Op::Attention(a) | Op::PagedAttention(a) => attention(a),
@@ -152,21 +150,29 @@ impl Compiler<'_, '_> {
 
     fn caches(&mut self) -> Result<()> {
         for (id, spec) in self.plan.graph.caches.iter().enumerate() {
+            let group = self.plan.cache_slot(CacheId(id as u32)).group;
+            if let CacheKind::Recurrent { bytes } = spec.kind {
+                let floats = (bytes as usize).div_ceil(4);
+                self.program
+                    .caches
+                    .push(CacheShape::State { group, floats });
+                continue;
+            }
             let separate = spec.values == ValueLayout::Separate;
-            if matches!(spec.kind, CacheKind::Recurrent { .. }) || !separate || spec.kv_heads == 0 {
+            if !separate || spec.kv_heads == 0 {
                 return Err(DeviceError::Unsupported {
                     op: format!("cache {id}"),
                     scope: "the graph".to_owned(),
-                    why: "the CPU keeps keys and values apart and no recurrent state yet; use another model".to_owned(),
+                    why: "the CPU keeps keys and values apart; use another model".to_owned(),
                 });
             }
-            self.program.caches.push(KvShape {
-                group: self.plan.cache_slot(CacheId(id as u32)).group,
+            self.program.caches.push(CacheShape::Heads(KvShape {
+                group,
                 heads: spec.kv_heads as usize,
                 k_dim: spec.k_dim as usize,
                 v_dim: spec.v_dim as usize,
                 block_size: self.block_size,
-            });
+            }));
         }
         debug_assert!(self.block_size.is_multiple_of(RUN));
         Ok(())

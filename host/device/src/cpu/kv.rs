@@ -1,6 +1,7 @@
-//! Keys and values in blocks.
+//! What a model keeps between steps, in blocks: keys and values, and states of recurrent layers.
 //!
-//! Each cache (layer) has a buffer of blocks, all of one size. A block holds, for each KV head, runs of 16 positions:
+//! Each cache (layer) has a buffer of blocks, all of one size. A block of a recurrent layer is one sequence's state; its
+//! op knows the order of its floats. A block of keys and values holds, for each KV head, runs of 16 positions:
 //! first the keys `[k_dim][16 positions]` (a vector holds one element of several positions, so scores need no sums
 //! across lanes), then the values `[16 positions][v_dim rounded up to 16]`.
 
@@ -55,9 +56,37 @@ impl KvShape {
     }
 }
 
+/// What one cache's blocks hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CacheShape {
+    Heads(KvShape),
+    /// A state of so many floats.
+    State {
+        group: usize,
+        floats: usize,
+    },
+}
+
+impl CacheShape {
+    pub(crate) fn group(&self) -> usize {
+        match self {
+            Self::Heads(shape) => shape.group,
+            Self::State { group, .. } => *group,
+        }
+    }
+
+    /// Floats of a block.
+    pub(crate) fn block_floats(&self) -> usize {
+        match self {
+            Self::Heads(shape) => shape.block_floats(),
+            Self::State { floats, .. } => *floats,
+        }
+    }
+}
+
 /// One cache.
 pub(crate) struct Cache {
-    pub shape: KvShape,
+    pub shape: CacheShape,
     pub memory: Buffer,
 }
 
@@ -68,11 +97,11 @@ pub(crate) struct Kv {
 
 impl Kv {
     /// Allocates `blocks[group]` blocks for each cache.
-    pub(crate) fn new(shapes: Vec<KvShape>, blocks: &[usize]) -> Result<Self> {
+    pub(crate) fn new(shapes: Vec<CacheShape>, blocks: &[usize]) -> Result<Self> {
         let mut caches = Vec::new();
         for shape in shapes {
-            let what = "keys and values";
-            let bytes = shape.block_floats().checked_mul(4 * blocks[shape.group]);
+            let what = "keys, values and states";
+            let bytes = shape.block_floats().checked_mul(4 * blocks[shape.group()]);
             let bytes = bytes.ok_or(DeviceError::Memory {
                 what,
                 bytes: usize::MAX,
@@ -96,7 +125,7 @@ impl Kv {
             let n = cache.shape.block_floats();
             for copy in copies
                 .iter()
-                .filter(|c| c.group.0 as usize == cache.shape.group)
+                .filter(|c| c.group.0 as usize == cache.shape.group())
             {
                 let (from, to) = (copy.from.0 as usize * n, copy.to.0 as usize * n);
                 let base = cache.memory.floats();

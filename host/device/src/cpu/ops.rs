@@ -21,6 +21,7 @@ pub(crate) mod input;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pointwise;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod shape;
 

@@ -2,9 +2,9 @@
 
 use guesthouse_graph::Plan;
 
-use super::kv::{KvShape, RUN};
+use super::kv::{CacheShape, RUN};
 use crate::error::{DeviceError, Result};
-use crate::kv_budget::{Uses, divide};
+use crate::kv_budget::Uses;
 
 /// Memory for keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl CpuOptions {
     }
 
     /// Blocks of each group.
-    pub(crate) fn blocks(&self, plan: &Plan, shapes: &[KvShape]) -> Result<Vec<usize>> {
+    pub(crate) fn blocks(&self, plan: &Plan, shapes: &[CacheShape]) -> Result<Vec<usize>> {
         let group_bytes: Vec<usize> = plan
             .groups
             .iter()
@@ -115,7 +115,7 @@ impl CpuOptions {
         };
         let blocks = match self.kv {
             KvBudget::Blocks(n) => vec![n as usize; plan.groups.len()],
-            KvBudget::Bytes(bytes) => divide(bytes, &group_bytes, &uses.most(plan)),
+            KvBudget::Bytes(bytes) => uses.blocks(plan, bytes, &group_bytes),
         };
         if blocks.contains(&0) {
             let expected = format!(

@@ -12,7 +12,7 @@ use super::ops::kv::{BlockBuffer, BlockCopier};
 use super::options::{CudaOptions, KvMemory};
 use super::words::Words;
 use crate::error::{DeviceError, Result};
-use crate::kv_budget::{Uses, divide};
+use crate::kv_budget::Uses;
 
 /// Left free for graphs, kernels that load later, and the driver.
 const MARGIN: usize = 512 << 20;
@@ -77,10 +77,10 @@ pub(crate) fn allocate(
     };
     let blocks = match options.kv {
         KvMemory::Blocks(n) => vec![n as usize; plan.groups.len()],
-        KvMemory::Bytes(bytes) => divide(bytes, &block_bytes, &uses.most(plan)),
+        KvMemory::Bytes(bytes) => uses.blocks(plan, bytes, &block_bytes),
         KvMemory::Utilization(share) => {
             let bytes = budget(gpu, share, held)?;
-            divide(bytes, &block_bytes, &uses.most(plan))
+            uses.blocks(plan, bytes, &block_bytes)
         }
     };
     let need: Vec<usize> = plan

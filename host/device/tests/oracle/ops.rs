@@ -199,6 +199,28 @@ impl Oracle<'_> {
                 };
                 vec![ins[0].iter().map(repeat).collect()]
             }
+            Op::CausalConv {
+                weight,
+                bias,
+                activation,
+                ..
+            } => {
+                let (w, c) = (self.weight(*weight), last(0));
+                let bias = bias.map(|b| self.weight(b));
+                let width = w.len() / c;
+                let channel = |t: usize, i: usize| {
+                    let sum: f64 = (0..width.min(t + 1))
+                        .map(|back| ins[0][t - back][i] * w[i * width + width - 1 - back])
+                        .sum();
+                    let y = sum + bias.as_ref().map_or(0.0, |b| b[i]);
+                    activation.map_or(y, |a| activate(a, y))
+                };
+                let row = |t: usize| (0..c).map(|i| channel(t, i)).collect();
+                vec![(0..n).map(row).collect()]
+            }
+            Op::DeltaRule { scale, .. } => {
+                vec![delta_rule(&ins, (last(0), last(2)), f64::from(*scale))]
+            }
             other => panic!("the reference has no {other:?}"),
         }
     }
@@ -255,6 +277,29 @@ impl Oracle<'_> {
         }
         out
     }
+}
+
+/// Gated delta rule as its paper writes it (Yang et al. 2024, equation 10), one head and one token at a time, with
+/// `S [v, k]`: `S ← S (e^g (I − beta k kᵀ)) + beta v kᵀ`.
+fn delta_rule(ins: &[Rows], (dk, dv): (usize, usize), scale: f64) -> Rows {
+    let heads = ins[3][0].len();
+    let mut out = vec![Vec::new(); ins[0].len()];
+    for h in 0..heads {
+        let mut state = vec![vec![0f64; dk]; dv];
+        for (t, out) in out.iter_mut().enumerate() {
+            let (q, k) = (&ins[0][t][h * dk..][..dk], &ins[1][t][h * dk..][..dk]);
+            let v = &ins[2][t][h * dv..][..dv];
+            let (decay, beta) = (ins[3][t][h].exp(), ins[4][t][h]);
+            for (row, v) in state.iter_mut().zip(v) {
+                let along: f64 = row.iter().zip(k).map(|(s, k)| s * k).sum();
+                for (s, k) in row.iter_mut().zip(k) {
+                    *s = decay * (*s - beta * along * k) + beta * v * k;
+                }
+                out.push(scale * row.iter().zip(q).map(|(s, q)| s * q).sum::<f64>());
+            }
+        }
+    }
+    out
 }
 
 fn vectors(x: &Rows, d: usize, f: impl Fn(&[f64], usize) -> Vec<f64>) -> Rows {

@@ -8,15 +8,39 @@ use guesthouse_graph::{
 
 use super::Compiler;
 use crate::cpu::attention::PagedAttention;
-use crate::cpu::kv::KvShape;
+use crate::cpu::kv::{CacheShape, KvShape};
 use crate::cpu::ops::Place;
+use crate::cpu::ops::recurrent::State;
 use crate::cpu::ops::rope::{RopeTable, Rotation, WriteKv, frequencies};
 use crate::error::{DeviceError, Result};
 
 impl Compiler<'_, '_> {
     pub(super) fn cache(&self, cache: CacheId) -> Result<KvShape> {
-        let shape = self.program.caches.get(cache.index()).copied();
-        shape.ok_or_else(|| DeviceError::plan(format!("{cache} does not exist")))
+        match self.program.caches.get(cache.index()) {
+            Some(CacheShape::Heads(shape)) => Ok(*shape),
+            Some(CacheShape::State { .. }) => Err(DeviceError::plan(format!(
+                "{cache} holds a state where keys and values are needed"
+            ))),
+            None => Err(DeviceError::plan(format!("{cache} does not exist"))),
+        }
+    }
+
+    /// Where the state of `floats` floats that a recurrent op updates is kept.
+    pub(super) fn state(&self, node: &Node, cache: CacheId, floats: usize) -> Result<State> {
+        match self.program.caches.get(cache.index()) {
+            Some(&CacheShape::State {
+                group,
+                floats: found,
+            }) => {
+                self.fit(node, "state", floats, found)?;
+                Ok(State {
+                    cache: cache.index(),
+                    group,
+                    floats,
+                })
+            }
+            _ => Err(DeviceError::plan(format!("{cache} holds no state"))),
+        }
     }
 
     /// The rope's table, made by an instruction before its first use.
@@ -111,6 +135,7 @@ impl Compiler<'_, '_> {
             WriteKv {
                 rotation,
                 cache: cache.index(),
+                shape,
                 k,
                 v,
             },

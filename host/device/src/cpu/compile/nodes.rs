@@ -12,6 +12,7 @@ use crate::cpu::ops::norm::{Norm, NormKind};
 use crate::cpu::ops::pointwise::{
     Binary, GateInput, Gated, IntsToFloats, LogNScale, Map, Spread, Unary, Zip,
 };
+use crate::cpu::ops::recurrent::{CausalConv, DeltaRule, transposed};
 use crate::cpu::ops::rope::RopeApply;
 use crate::cpu::ops::shape::{Copy, RepeatHeads, Strided, SwapAxes};
 use crate::error::{DeviceError, Result};
@@ -407,12 +408,60 @@ impl Compiler<'_, '_> {
                     },
                 );
             }
-            Op::LatentAttention(_)
-            | Op::Route(_)
-            | Op::Experts(_)
-            | Op::CausalConv { .. }
-            | Op::DeltaRule { .. }
-            | Op::Pool { .. } => {
+            Op::CausalConv {
+                weight,
+                bias,
+                cache,
+                activation,
+            } => {
+                expect(1, 1)?;
+                let c = outs[0].width;
+                self.fit(node, "result", c, ins[0].width)?;
+                let weight = self.loader.vector(*weight)?;
+                let width = weight.len() / c.max(1);
+                if width < 2 {
+                    return Err(self.unsupported(node, "a kernel of one position needs no state"));
+                }
+                self.fit(node, "weight", width * c, weight.len())?;
+                let bias = bias.map(|b| self.loader.vector(b)).transpose()?;
+                if let Some(b) = &bias {
+                    self.fit(node, "bias", c, b.len())?;
+                }
+                let conv = CausalConv {
+                    weight: transposed(&weight, c),
+                    bias,
+                    activation: *activation,
+                    state: self.state(node, *cache, (width - 1) * c)?,
+                    width,
+                    x: ins[0],
+                    y: outs[0],
+                };
+                self.push(index, outs[0].arena, conv);
+            }
+            Op::DeltaRule { cache, scale } => {
+                expect(5, 1)?;
+                let heads = ins[3].width;
+                let (k, v) = (last(&shape(node.inputs[0])), last(&shape(node.inputs[2])));
+                for (what, expected, found) in [
+                    ("queries", heads * k, ins[0].width),
+                    ("keys", heads * k, ins[1].width),
+                    ("values", heads * v, ins[2].width),
+                    ("beta", heads, ins[4].width),
+                    ("result", heads * v, outs[0].width),
+                ] {
+                    self.fit(node, what, expected, found)?;
+                }
+                let rule = DeltaRule {
+                    scale: *scale,
+                    state: self.state(node, *cache, heads * k * v)?,
+                    heads,
+                    dims: (k, v),
+                    inputs: [ins[0], ins[1], ins[2], ins[3], ins[4]],
+                    y: outs[0],
+                };
+                self.push(index, outs[0].arena, rule);
+            }
+            Op::LatentAttention(_) | Op::Route(_) | Op::Experts(_) | Op::Pool { .. } => {
                 self.supported(node)?;
             }
         }

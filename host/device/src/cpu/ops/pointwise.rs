@@ -87,28 +87,34 @@ impl Kernel for MapRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (x, y) = (self.x, self.y);
-        // SAFETY: the closures do register arithmetic; the instruction set is there.
-        unsafe {
-            match self.function {
-                Unary::Activation(Activation::Softplus) => {
-                    // Rare and short: the standard library's functions, element by element.
-                    for (x, y) in x.iter().zip(y) {
-                        *y = x.max(0.0) + (-x.abs()).exp().ln_1p();
-                    }
+        // SAFETY: the caller's promise.
+        unsafe { map::<S>(self.function, self.x, self.y) };
+    }
+}
+
+/// `y = function(x)`, equally long.
+#[inline(always)]
+pub(super) unsafe fn map<S: Simd>(function: Unary, x: &[f32], y: &mut [f32]) {
+    // SAFETY: the closures do register arithmetic; the instruction set is there.
+    unsafe {
+        match function {
+            Unary::Activation(Activation::Softplus) => {
+                // Rare and short: the standard library's functions, element by element.
+                for (x, y) in x.iter().zip(y) {
+                    *y = x.max(0.0) + (-x.abs()).exp().ln_1p();
                 }
-                Unary::Activation(a) => activate::<S>(a, x, y),
-                Unary::Scale(by) => vectors!(y, [x, x], |x, _| S::mul(S::splat(by), x)),
-                Unary::Clamp(low, high) => {
-                    vectors!(y, [x, x], |x, _| {
-                        S::min(S::splat(high), S::max(S::splat(low), x))
-                    });
-                }
-                Unary::SoftCap(cap) => vectors!(y, [x, x], |x, _| {
-                    S::mul(S::splat(cap), math::tanh::<S>(S::div(x, S::splat(cap))))
-                }),
-                Unary::Copy => y.copy_from_slice(x),
             }
+            Unary::Activation(a) => activate::<S>(a, x, y),
+            Unary::Scale(by) => vectors!(y, [x, x], |x, _| S::mul(S::splat(by), x)),
+            Unary::Clamp(low, high) => {
+                vectors!(y, [x, x], |x, _| {
+                    S::min(S::splat(high), S::max(S::splat(low), x))
+                });
+            }
+            Unary::SoftCap(cap) => vectors!(y, [x, x], |x, _| {
+                S::mul(S::splat(cap), math::tanh::<S>(S::div(x, S::splat(cap))))
+            }),
+            Unary::Copy => y.copy_from_slice(x),
         }
     }
 }

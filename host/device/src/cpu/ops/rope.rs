@@ -11,7 +11,7 @@ use std::ops::Range;
 use guesthouse_graph::{Rope, RopeScaling, RopeStyle};
 
 use super::{Ctx, Instr, Place, Units, WorkerScratch};
-use crate::cpu::kv::RUN;
+use crate::cpu::kv::{KvShape, RUN};
 use crate::cpu::simd::{Kernel, Simd};
 
 #[cfg(test)]
@@ -361,6 +361,7 @@ pub(crate) struct WriteKv {
     pub rotation: Option<Rotation>,
     /// Cache id.
     pub cache: usize,
+    pub shape: KvShape,
     pub k: Place,
     pub v: Place,
 }
@@ -376,7 +377,7 @@ impl Instr for WriteKv {
 
     unsafe fn run(&self, ctx: &Ctx<'_>, units: Range<usize>, scratch: &mut WorkerScratch) {
         let cache = &ctx.kv.caches[self.cache];
-        let shape = cache.shape;
+        let shape = self.shape;
         let (k, v) = (ctx.tensor(&self.k), ctx.tensor(&self.v));
         let memory = cache.memory.floats();
         scratch
