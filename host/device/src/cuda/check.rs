@@ -9,6 +9,7 @@ mod memory;
 mod norm;
 mod pointwise;
 mod quant;
+mod recurrent;
 mod report;
 mod rope;
 mod sample;
@@ -127,6 +128,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("pointwise", pointwise::check),
     ("shape", shape::check),
     ("quant", quant::check),
+    ("recurrent", recurrent::check),
     ("sample", sample::check),
     ("attention/decode", attention_decode::check),
     ("attention/generic", attention_generic::check),

@@ -8,6 +8,7 @@ use guesthouse_graph::{
 use super::driver::Buffer;
 use super::ops::attention::{Attend, AttentionSpec};
 use super::ops::linear::Linear;
+use super::ops::recurrent::StateSpec;
 use super::ops::{Instr, Limits, Place, Planners};
 use super::options::Numerics;
 use super::weights::{Loader, VectorType};
@@ -37,7 +38,7 @@ pub(crate) struct Program {
     pub held: Vec<Arc<Buffer>>,
 }
 
-/// One layer's keys and values.
+/// One layer's keys and values, or its recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheShape {
     /// Index into [`Plan::groups`].
@@ -45,12 +46,23 @@ pub(crate) struct CacheShape {
     pub heads: u32,
     pub k_dim: u32,
     pub v_dim: u32,
+    /// Floats of a state; 0 where keys and values are kept.
+    pub state: u32,
 }
 
 impl CacheShape {
-    /// Elements of one block's keys and values.
-    pub(crate) fn block_elements(&self, block_size: u32) -> usize {
-        self.heads as usize * (self.k_dim + self.v_dim) as usize * block_size as usize
+    /// Bytes of one block: of its keys, or its state, and of its values. `element` is the size of a key's.
+    pub(crate) fn block_bytes(&self, block_size: u32, element: usize) -> [usize; 2] {
+        if self.state > 0 {
+            return [4 * self.state_stride(), 0];
+        }
+        [self.k_dim, self.v_dim]
+            .map(|dim| self.heads as usize * dim as usize * block_size as usize * element)
+    }
+
+    /// Floats from state to state: whole units of 16 bytes.
+    pub(crate) fn state_stride(&self) -> usize {
+        (self.state as usize).next_multiple_of(4)
     }
 }
 
@@ -153,8 +165,6 @@ impl Compiler<'_, '_> {
             Op::LatentAttention(_)
             | Op::Route(_)
             | Op::Experts(_)
-            | Op::CausalConv { .. }
-            | Op::DeltaRule { .. }
             | Op::Pool { .. }
             | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
             Op::Attention(a) | Op::PagedAttention(a) if a.mask == Mask::PrefixLm => Err(self
@@ -168,28 +178,59 @@ impl Compiler<'_, '_> {
 
     fn caches(&mut self) -> Result<()> {
         for (id, spec) in self.plan.graph.caches.iter().enumerate() {
+            let group = self.plan.cache_slot(CacheId(id as u32)).group;
+            if let CacheKind::Recurrent { bytes } = spec.kind {
+                self.program.caches.push(CacheShape {
+                    group,
+                    heads: 0,
+                    k_dim: 0,
+                    v_dim: 0,
+                    state: bytes.div_ceil(4),
+                });
+                continue;
+            }
             let separate = spec.values == ValueLayout::Separate;
-            if matches!(spec.kind, CacheKind::Recurrent { .. }) || !separate || spec.kv_heads == 0 {
+            if !separate || spec.kv_heads == 0 {
                 return Err(DeviceError::Unsupported {
                     op: format!("cache {id}"),
                     scope: "the graph".to_owned(),
-                    why: "the CUDA device keeps keys and values apart and no recurrent state yet; use another model"
+                    why: "the CUDA device keeps keys and values apart; use another model"
                         .to_owned(),
                 });
             }
             self.program.caches.push(CacheShape {
-                group: self.plan.cache_slot(CacheId(id as u32)).group,
+                group,
                 heads: spec.kv_heads,
                 k_dim: spec.k_dim,
                 v_dim: spec.v_dim,
+                state: 0,
             });
         }
         Ok(())
     }
 
     pub(super) fn cache(&self, cache: CacheId) -> Result<CacheShape> {
-        let shape = self.program.caches.get(cache.index()).copied();
-        shape.ok_or_else(|| DeviceError::plan(format!("{cache} does not exist")))
+        match self.program.caches.get(cache.index()) {
+            Some(shape) if shape.state == 0 => Ok(*shape),
+            Some(_) => Err(DeviceError::plan(format!(
+                "{cache} holds a state where keys and values are needed"
+            ))),
+            None => Err(DeviceError::plan(format!("{cache} does not exist"))),
+        }
+    }
+
+    /// Where the state of `floats` floats that a recurrent op updates is kept.
+    pub(super) fn state(&self, node: &Node, cache: CacheId, floats: usize) -> Result<StateSpec> {
+        match self.program.caches.get(cache.index()) {
+            Some(shape) if shape.state > 0 => {
+                self.fit(node, "state", floats, shape.state as usize)?;
+                Ok(StateSpec {
+                    cache: cache.index(),
+                    stride: shape.state_stride(),
+                })
+            }
+            _ => Err(DeviceError::plan(format!("{cache} holds no state"))),
+        }
     }
 
     /// A value's place, checked to lie within its arena for any number of rows.

@@ -1,4 +1,4 @@
-//! Keys and values on the GPU, and how much memory they get.
+//! Keys, values and recurrent states on the GPU, and how much memory they get.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Held {
     pub free_before: usize,
 }
 
-/// Keys and values of all caches.
+/// Keys and values of all caches, and states, which stand where keys do.
 pub(crate) struct Kv {
     buffer: Buffer,
     /// By cache: offset of keys and of values, and bytes of one block of each.
@@ -64,7 +64,8 @@ pub(crate) fn allocate(
         .iter()
         .map(|g| {
             let of = |c: &guesthouse_graph::CacheId| {
-                shapes[c.index()].block_elements(options.block_size) * element
+                let [keys, values] = shapes[c.index()].block_bytes(options.block_size, element);
+                keys + values
             };
             g.caches.iter().map(of).sum()
         })
@@ -101,8 +102,7 @@ pub(crate) fn allocate(
         )));
     }
     let mut offset = 0;
-    let mut take = |elements: usize, blocks: usize| {
-        let block = elements * element;
+    let mut take = |block: usize, blocks: usize| {
         let part = Part { offset, block };
         offset += (block * blocks).next_multiple_of(1024);
         part
@@ -110,11 +110,11 @@ pub(crate) fn allocate(
     let parts: Vec<CacheParts> = shapes
         .iter()
         .map(|s| {
-            let head = s.heads as usize * options.block_size as usize;
+            let [keys, values] = s.block_bytes(options.block_size, element);
             CacheParts {
                 group: s.group,
-                keys: take(head * s.k_dim as usize, blocks[s.group]),
-                values: take(head * s.v_dim as usize, blocks[s.group]),
+                keys: take(keys, blocks[s.group]),
+                values: take(values, blocks[s.group]),
             }
         })
         .collect();

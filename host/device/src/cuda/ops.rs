@@ -20,6 +20,7 @@ pub(crate) mod norm;
 pub(crate) mod own;
 pub(crate) mod pointwise;
 pub(crate) mod quant;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod shape;
 pub(crate) mod skinny;
@@ -103,7 +104,7 @@ pub(crate) struct BatchArgs {
     pub admitted_len: u64,
 }
 
-/// `Cache` of the kernels: one layer's keys and values.
+/// `Cache` of the kernels: one layer's keys and values. A recurrent layer's states stand at `keys`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheArgs {

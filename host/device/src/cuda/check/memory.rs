@@ -61,6 +61,9 @@ pub(super) struct Words {
     pub tokens: Vec<i32>,
     pub positions: Vec<i32>,
     pub row_of: Vec<i32>,
+    /// One more than rows.
+    pub first: Vec<i32>,
+    pub kv_len: Vec<i32>,
     pub slot: Vec<i32>,
     pub prompt_len: Vec<i32>,
     pub admitted_len: Vec<i32>,
@@ -120,6 +123,13 @@ impl Memory {
     /// A value of token rows without contents.
     pub(super) fn output(&mut self, width: usize, ty: ValueType) -> Place {
         self.poisoned(Rows::Tokens, width, ty)
+    }
+
+    /// A value of token rows with these elements, row by row.
+    pub(super) fn given(&mut self, width: usize, ty: ValueType, values: &[f64]) -> Place {
+        let place = self.output(width, ty);
+        self.write(&place, values);
+        place
     }
 
     /// A random value of token rows, and its elements row by row.
@@ -186,6 +196,8 @@ impl Memory {
             take(&words.prompt_len),
             take(&words.admitted_len),
             take(&words.outputs),
+            take(&words.first),
+            take(&words.kv_len),
         ];
         all.push(0);
         let integers = self.gpu.upload(bytemuck::cast_slice(&all), "checking")?;
@@ -198,6 +210,8 @@ impl Memory {
             prompt_len: at(4),
             admitted_len: at(5),
             outputs: at(6),
+            first: at(7),
+            kv_len: at(8),
             token_count: self.rows as i32,
             row_count: words.slot.len() as i32,
             output_count: self.outputs as i32,

@@ -12,6 +12,7 @@ use crate::cuda::ops::input::{CopyIds, Embedding, Ints, WeightValue};
 use crate::cuda::ops::norm::{Norm, NormKind, NormSpec, NormWeights};
 use crate::cuda::ops::pointwise::{Binary, GateInput, Gated, LogNScale, Map, Spread, Unary, Zip};
 use crate::cuda::ops::quant::QuantEmbedding;
+use crate::cuda::ops::recurrent::{CausalConv, ConvSpec, DeltaRule, DeltaSpec};
 use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
 use crate::cuda::weights::{Matrix, VectorType};
 use crate::error::{DeviceError, Result};
@@ -291,12 +292,61 @@ impl Compiler<'_, '_> {
                 let instr = GatherOutputs::new(&gpu, ins[0], outs[0])?;
                 self.push(index, Rows::Outputs, instr);
             }
-            Op::LatentAttention(_)
-            | Op::Route(_)
-            | Op::Experts(_)
-            | Op::CausalConv { .. }
-            | Op::DeltaRule { .. }
-            | Op::Pool { .. } => {
+            Op::CausalConv {
+                weight,
+                bias,
+                cache,
+                activation,
+            } => {
+                expect(1, 1)?;
+                let c = outs[0].width;
+                self.fit(node, "result", c, ins[0].width)?;
+                let taps = self.loader.len(*weight) / c.max(1);
+                self.fit(node, "weight", taps * c, self.loader.len(*weight))?;
+                if let Some(bias) = bias {
+                    self.fit(node, "bias", c, self.loader.len(*bias))?;
+                }
+                let load = |w: WeightId, this: &mut Self| this.loader.vector(w, VectorType::F32);
+                let spec = ConvSpec {
+                    weight: load(*weight, self)?,
+                    bias: bias.map(|b| load(b, self)).transpose()?,
+                    activation: *activation,
+                    state: self.state(node, *cache, taps.saturating_sub(1) * c)?,
+                    taps,
+                    x: ins[0],
+                    y: outs[0],
+                };
+                let instr = CausalConv::new(&gpu, dtype, spec)?;
+                self.push(index, outs[0].arena, instr);
+            }
+            Op::DeltaRule { cache, scale } => {
+                expect(5, 1)?;
+                let heads = ins[3].width;
+                let (k, v) = (self.last(node.inputs[0]), self.last(node.inputs[2]));
+                for (what, expected, found) in [
+                    ("queries", heads * k, ins[0].width),
+                    ("keys", heads * k, ins[1].width),
+                    ("values", heads * v, ins[2].width),
+                    ("beta", heads, ins[4].width),
+                    ("result", heads * v, outs[0].width),
+                ] {
+                    self.fit(node, what, expected, found)?;
+                }
+                let spec = DeltaSpec {
+                    scale: *scale,
+                    state: self.state(node, *cache, heads * k * v)?,
+                    heads,
+                    dims: (k, v),
+                    inputs: [ins[0], ins[1], ins[2], ins[3], ins[4]],
+                    y: outs[0],
+                };
+                let Some(instr) = DeltaRule::new(&gpu, dtype, spec)? else {
+                    let why = "the CUDA device takes keys of up to 512 elements; use --device cpu";
+                    return Err(self.unsupported(node, why));
+                };
+                self.push(index, outs[0].arena, instr);
+            }
+            Op::LatentAttention(_) | Op::Route(_) | Op::Experts(_) | Op::Pool { .. } => {
                 self.supported(node)?;
             }
         }

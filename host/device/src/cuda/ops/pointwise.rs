@@ -38,7 +38,8 @@ impl Unary {
     }
 }
 
-fn activation(a: Activation) -> &'static str {
+/// The kernels' name of an activation.
+pub(crate) fn activation(a: Activation) -> &'static str {
     match a {
         Activation::Silu => "SILU",
         Activation::Gelu => "GELU",
