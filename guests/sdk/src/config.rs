@@ -185,6 +185,13 @@ impl Config {
         })
     }
 
+    /// A list of whole numbers, if present.
+    pub fn opt_u32s(&self, key: &str) -> Result<Option<Vec<u32>>, Error> {
+        self.opt(key, "a list of whole numbers", |v| {
+            v.as_array()?.iter().map(as_u32).collect()
+        })
+    }
+
     /// A list of strings, if present.
     pub fn opt_strs(&self, key: &str) -> Result<Option<Vec<&str>>, Error> {
         match self.get(key) {

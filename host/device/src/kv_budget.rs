@@ -1,6 +1,6 @@
 //! How memory for keys, values and recurrent states is divided among cache groups.
 
-use guesthouse_graph::{CacheKind, Plan};
+use guesthouse_graph::CacheKind;
 
 /// What sequences can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +30,13 @@ impl Uses {
         positions.div_ceil(block) + 1
     }
 
-    /// Blocks of each group out of so many bytes; `sizes` are the bytes of one block of each group.
+    /// Blocks of each group, of these kinds, out of so many bytes; `sizes` are the bytes of one block of each.
     ///
     /// A sequence has one state per recurrent group however long it is. States take at most half, unless keys and
     /// values cannot use the rest, or are needed for the longest sequence.
-    pub(crate) fn blocks(&self, plan: &Plan, bytes: usize, sizes: &[usize]) -> Vec<usize> {
+    pub(crate) fn blocks(&self, kinds: &[CacheKind], bytes: usize, sizes: &[usize]) -> Vec<usize> {
         let slots = self.max_slots as usize;
-        let kinds = || plan.groups.iter().map(|g| g.spec.kind);
+        let kinds = || kinds.iter().copied();
         let is_state = |kind| matches!(kind, CacheKind::Recurrent { .. });
         let one: usize = kinds()
             .zip(sizes)

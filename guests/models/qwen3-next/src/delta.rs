@@ -52,7 +52,13 @@ impl Delta {
 
     /// `x [hidden]` → same
     pub(crate) fn build(&self, at: &Scope, x: Value, d: &Dims) -> Value {
-        let Self { k_heads, times, k, v, .. } = *self;
+        let Self {
+            k_heads,
+            times,
+            k,
+            v,
+            ..
+        } = *self;
         let v_heads = k_heads * times;
         let project = |name, sizes: &[u32]| self.project(at, name, x, d.hidden, sizes);
         // Of each key head: its query, itself, then values and gates of the value heads that share it.
@@ -70,7 +76,15 @@ impl Delta {
 
         let scale = f64::from(k).sqrt().recip() as f32;
         let state = state(v_heads * k * v);
-        let o = builder::delta_rule(unit(q), unit(key), value, decay, float32(beta), state, scale);
+        let o = builder::delta_rule(
+            unit(q),
+            unit(key),
+            value,
+            decay,
+            float32(beta),
+            state,
+            scale,
+        );
         let o = at.rms_norm("norm", builder::cast(o, ValueType::Model), v, d.eps);
         let z = split_heads(mixed[3], v_heads, v);
         let o = builder::gated(z, o, Gate::Plain(Activation::Silu));
@@ -102,13 +116,14 @@ impl Delta {
         let kernel = at.param("conv1d.weight", &[all, 1, self.width]);
         let kernel = builder::reshape_weight(kernel, &[all, self.width]);
         let mut start = 0;
-        let [q, k, v] = [(inputs[0], keys), (inputs[1], keys), (inputs[2], values)].map(|(x, of)| {
-            let w = builder::rows(kernel, start, channels(of));
-            start += channels(of);
-            let state = state((self.width - 1) * channels(of));
-            let y = builder::causal_conv(x, w, None, state, Some(self.act));
-            float32(split_heads(y, of.0, of.1))
-        });
+        let [q, k, v] =
+            [(inputs[0], keys), (inputs[1], keys), (inputs[2], values)].map(|(x, of)| {
+                let w = builder::rows(kernel, start, channels(of));
+                start += channels(of);
+                let state = state((self.width - 1) * channels(of));
+                let y = builder::causal_conv(x, w, None, state, Some(self.act));
+                float32(split_heads(y, of.0, of.1))
+            });
         (q, k, v)
     }
 }

@@ -1,9 +1,9 @@
 //! `Qwen3NextForCausalLM`: three layers of gated delta rule for one of gated attention, and experts in each.
 
 use guesthouse_sdk::graph::{
-    Activation, Bias, Dims, ExpertDims, ExpertNames, Model, ModelInfo, Qkv, Rope,
-    RopeDefaults, RouteParams, RouteScores, Scope, Sharding, Value, activation, attention, builder,
-    mixture, route_params, stacked_experts,
+    Activation, Bias, Dims, ExpertDims, ExpertNames, Model, ModelInfo, Qkv, Rope, RopeDefaults,
+    RouteParams, RouteScores, Scope, Sharding, Value, activation, attention, builder, mixture,
+    route_params, stacked_experts,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -81,7 +81,10 @@ fn gated_qkv(at: &Scope, x: Value, d: &Dims, bias: Bias) -> (Qkv, Value) {
         let index: Vec<u32> = (0..d.heads).flat_map(rows).collect();
         both.select_rows(&index).apply(x)
     });
-    let project = |name| at.linear_with(bias, name, d.kv(), d.hidden, Sharding::Column).apply(x);
+    let project = |name| {
+        at.linear_with(bias, name, d.kv(), d.hidden, Sharding::Column)
+            .apply(x)
+    };
     (Qkv::split(q, project("k_proj"), project("v_proj"), d), gate)
 }
 

@@ -115,7 +115,10 @@ impl CpuOptions {
         };
         let blocks = match self.kv {
             KvBudget::Blocks(n) => vec![n as usize; plan.groups.len()],
-            KvBudget::Bytes(bytes) => uses.blocks(plan, bytes, &group_bytes),
+            KvBudget::Bytes(bytes) => {
+                let kinds: Vec<_> = plan.groups.iter().map(|g| g.spec.kind).collect();
+                uses.blocks(&kinds, bytes, &group_bytes)
+            }
         };
         if blocks.contains(&0) {
             let expected = format!(

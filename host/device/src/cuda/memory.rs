@@ -76,12 +76,13 @@ pub(crate) fn allocate(
         max_slots: options.max_slots,
         max_len: options.max_len,
     };
+    let kinds: Vec<_> = plan.groups.iter().map(|g| g.spec.kind).collect();
     let blocks = match options.kv {
         KvMemory::Blocks(n) => vec![n as usize; plan.groups.len()],
-        KvMemory::Bytes(bytes) => uses.blocks(plan, bytes, &block_bytes),
+        KvMemory::Bytes(bytes) => uses.blocks(&kinds, bytes, &block_bytes),
         KvMemory::Utilization(share) => {
             let bytes = budget(gpu, share, held)?;
-            uses.blocks(plan, bytes, &block_bytes)
+            uses.blocks(&kinds, bytes, &block_bytes)
         }
     };
     let need: Vec<usize> = plan

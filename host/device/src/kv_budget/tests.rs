@@ -1,12 +1,4 @@
-#![allow(clippy::unwrap_used)]
-
-use std::sync::Arc;
-
-use guesthouse_graph::{
-    BuilderLimits, CacheKind, CacheSharding, CacheSpec, GraphBuilder, ModelInfo, Plan, PlanOptions,
-    Sharding, SourceCatalog, ValueLayout,
-};
-use guesthouse_weights::{MemorySource, WeightSource};
+use guesthouse_graph::CacheKind;
 
 use super::{Uses, divide};
 
@@ -16,36 +8,6 @@ const USES: Uses = Uses {
     max_slots: 8,
     max_len: 320,
 };
-
-/// A model of nothing but caches.
-fn plan(kinds: &[CacheKind]) -> Plan {
-    let source: Arc<dyn WeightSource> = Arc::new(MemorySource::new());
-    let catalog = Arc::new(SourceCatalog::new(source));
-    let mut b = GraphBuilder::new(catalog, BuilderLimits::default());
-    for &kind in kinds {
-        let heads = u32::from(!matches!(kind, CacheKind::Recurrent { .. }));
-        b.declare_cache(CacheSpec {
-            kind,
-            kv_heads: heads,
-            k_dim: heads,
-            v_dim: heads,
-            values: ValueLayout::Separate,
-            sharding: CacheSharding::Heads,
-        })
-        .unwrap();
-    }
-    let ids = b.token_ids().unwrap();
-    let table = b.constant(&[4, 8], vec![0.5; 32]).unwrap();
-    let x = b.embedding(table, ids).unwrap();
-    let logits = b.linear(x, table, None, Sharding::Replicated).unwrap();
-    b.output_logits(logits).unwrap();
-    let info = ModelInfo {
-        architecture: "Test".to_owned(),
-        vocab_size: 4,
-        max_position: 320,
-    };
-    Plan::compile(b.finish(info).unwrap(), &PlanOptions::new(4)).unwrap()
-}
 
 #[test]
 fn groups_get_equal_numbers_and_what_others_cannot_use() {
@@ -57,12 +19,12 @@ fn groups_get_equal_numbers_and_what_others_cannot_use() {
 /// A sequence uses 21 blocks of keys and values (320 / 16, and one), and one state.
 #[test]
 fn states_take_half_at_most_unless_the_rest_is_of_no_use() {
-    let plan = plan(&[CacheKind::Full, CacheKind::Recurrent { bytes: 100 }]);
-    let blocks = |bytes| USES.blocks(&plan, bytes, &[10, 100]);
+    let kinds = [CacheKind::Full, CacheKind::Recurrent { bytes: 100 }];
+    let blocks = |bytes| USES.blocks(&kinds, bytes, &[10, 100]);
     // Half of 1,000 bytes is 5 states.
     assert_eq!(blocks(1000), [50, 5]);
-    // The longest sequence needs 210 bytes beside its state.
-    assert_eq!(blocks(400), [21 - 1, 2]);
+    // The longest sequence needs 210 bytes beside its state: a second one would not fit beside them.
+    assert_eq!(blocks(400), [30, 1]);
     assert_eq!(blocks(310), [21, 1]);
     // Never more states than sequences run, nor more blocks than they fill.
     assert_eq!(blocks(100_000), [8 * 21, 8]);
@@ -74,6 +36,6 @@ fn states_take_half_at_most_unless_the_rest_is_of_no_use() {
 
 #[test]
 fn without_states_everything_is_divided() {
-    let plan = plan(&[CacheKind::Full, CacheKind::Window { window: 4 }]);
-    assert_eq!(USES.blocks(&plan, 1000, &[10, 10]), [50, 50]);
+    let kinds = [CacheKind::Full, CacheKind::Window { window: 4 }];
+    assert_eq!(USES.blocks(&kinds, 1000, &[10, 10]), [50, 50]);
 }
