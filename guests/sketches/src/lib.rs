@@ -4,15 +4,14 @@
 //! - [`gpt_oss`]: sinks, alternating windows, biased experts with a clamped gate;
 //! - [`chatglm`]: a prefix-LM mask, positions in two dimensions, scaled residuals;
 //! - [`qwen1`]: scores that grow with the logarithm of the position, NTK by length;
-//! - [`baichuan`]: ALiBi over heads that are no power of two, a head with normalised rows;
-//! - [`qwen3_next`]: convolution, gated delta rule, gated attention, partial rope, a gated shared expert.
+//! - [`baichuan`]: ALiBi over heads that are no power of two, a head with normalised rows.
 //!
-//! They are built and checked at full size without weights. DeepSeek-V3, gpt-oss and Qwen3-Next are also compared
-//! with transformers at toy size (`tests/golden/sketches.py`).
+//! They are built and checked at full size without weights. DeepSeek-V3 and gpt-oss are also compared with transformers at
+//! toy size (`tests/golden/sketches.py`).
 
 use guesthouse_sdk::graph::{
-    Activation, Cache, CacheKind, CacheSpec, ExpertsParams, Gate, GateLayout, Linear, Model,
-    ModelInfo, Scope, Sharding, Value, Weight, builder,
+    Activation, ExpertsParams, Gate, GateLayout, Linear, Model, ModelInfo, Scope, Sharding, Value,
+    Weight, builder,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -21,7 +20,6 @@ mod chatglm;
 mod deepseek;
 mod gpt_oss;
 mod qwen1;
-mod qwen3_next;
 
 struct Sketches;
 
@@ -32,7 +30,6 @@ impl Model for Sketches {
         "ChatGLMModel",
         "QWenLMHeadModel",
         "BaichuanForCausalLM",
-        "Qwen3NextForCausalLM",
     ];
 
     fn build(architecture: &str, config: &Config) -> Result<ModelInfo, Error> {
@@ -41,8 +38,7 @@ impl Model for Sketches {
             "GptOssForCausalLM" => gpt_oss::build(config)?,
             "ChatGLMModel" => chatglm::build(config)?,
             "QWenLMHeadModel" => qwen1::build(config)?,
-            "BaichuanForCausalLM" => baichuan::build(config)?,
-            _ => qwen3_next::build(config)?,
+            _ => baichuan::build(config)?,
         };
         Ok(ModelInfo {
             architecture: architecture.into(),
@@ -111,19 +107,6 @@ fn stacked_experts(at: &Scope, count: u32, hidden: u32, ffn: u32) -> ExpertsPara
         gate: Gate::Plain(Activation::Silu),
         ext: vec![],
     }
-}
-
-/// A state of `numbers` f32 per sequence.
-fn state(numbers: u32) -> Cache {
-    builder::declare_cache(&CacheSpec {
-        kind: CacheKind::Recurrent(4 * numbers),
-        kv_heads: 0,
-        k_dim: 0,
-        v_dim: 0,
-        v_in_k: false,
-        replicated: false,
-        ext: vec![],
-    })
 }
 
 guesthouse_sdk::export_model!(Sketches);

@@ -143,6 +143,9 @@ fn random(width: usize, seed: u64, element: impl Fn(f64) -> f64) -> Sequences {
         .collect()
 }
 
+/// Makes an instruction of a step's inputs and result.
+type Make<'a> = &'a dyn Fn(&[Place], Place) -> Result<Box<dyn Instr>>;
+
 /// Runs an instruction, made anew from each step's places, over both steps; the worst error of its results.
 fn run(
     gpu: &Arc<Gpu>,
@@ -150,7 +153,7 @@ fn run(
     layer: &Layer,
     inputs: &[(usize, ValueType, &Sequences)],
     (width, ty, expected): (usize, ValueType, &Sequences),
-    instr: &dyn Fn(&[Place], Place) -> Result<Box<dyn Instr>>,
+    instr: Make<'_>,
 ) -> Result<f64> {
     let mut worst = 0f64;
     for rows in STEPS {
