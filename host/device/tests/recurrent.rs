@@ -198,7 +198,7 @@ fn run(
         for event in events.try_iter() {
             match event {
                 Event::Token { choice, sampled } => {
-                    choices[choice as usize].push((sampled.token, sampled.logprob.to_bits()))
+                    choices[choice as usize].push((sampled.token, sampled.logprob.to_bits()));
                 }
                 Event::Failed { error, .. } => panic!("{error}"),
                 Event::Started { cached_tokens, .. } => assert_eq!(cached_tokens, 0),
