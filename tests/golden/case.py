@@ -90,6 +90,8 @@ class Case:
     sharp: tuple = ("q_proj.weight", "k_proj.weight")
     # Ends of names of parameters that cannot move a logit; say why where you list them.
     inert: tuple = ()
+    # (model, ids) → the next STEPS tokens and the least gap of the best two; none is make.greedy.
+    greedy: typing.Callable | None = None
     lengths: list = dataclasses.field(default_factory=lambda: list(LENGTHS))
 
     def centre(self, name):
@@ -183,6 +185,8 @@ def older_rope(folder):
     def change(c):
         p = c.pop("rope_parameters")
         c["rope_theta"] = p.pop("rope_theta")
+        if "partial_rotary_factor" in p:
+            c["partial_rotary_factor"] = p.pop("partial_rotary_factor")
         c["rope_scaling"] = p if p["rope_type"] != "default" else None
 
     rewrite(folder, change)

@@ -188,3 +188,55 @@ WINDOW = {
     "window − 1": window(lambda w: w - 1),
 }
 QK_NORM = {"norm of Q": no_qk_norm("q_norm"), "norm of K": no_qk_norm("k_norm")}
+
+
+def rope_config(**changes):
+    """Another rope in all layers: `rope_parameters` with `changes`, each a value or a function of the old one."""
+
+    def mutate(model):
+        p = dict(model.config.rope_parameters)
+        for key, by in changes.items():
+            p[key] = by(p[key]) if callable(by) else by
+        model.config.rope_parameters = p
+        rope = model.model.rotary_emb
+        model.model.rotary_emb = type(rope)(model.config)
+
+    return mutate
+
+
+def whole_heads_rotate(model):
+    for a in attentions(model):
+        if hasattr(a, "rotary_ndims"):
+            a.rotary_ndims = a.head_dim
+    rope_config(partial_rotary_factor=1.0)(model)
+
+
+def halves(model):
+    """Pairs i with i + d/2 instead of 2i with 2i + 1: the opposite of `interleaved`."""
+    module = sys.modules[type(model).__module__]
+    was = module.rotate_half
+    module.rotate_half = lambda x: torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], -1)
+    return lambda: setattr(module, "rotate_half", was)
+
+
+def each(kind, change):
+    """`change(module)` in each module whose class is called so at the end."""
+
+    def mutate(model):
+        found = [m for m in model.modules() if type(m).__name__.endswith(kind)]
+        assert found, kind
+        for m in found:
+            change(m)
+
+    return mutate
+
+
+def config_field(**fields):
+    """Fields of the config that the forward pass reads."""
+
+    def mutate(model):
+        for key, value in fields.items():
+            assert hasattr(model.config, key), key
+            setattr(model.config, key, value)
+
+    return mutate

@@ -3,8 +3,33 @@
 import transformers as t
 from torch import nn
 
-from case import COMMON, Case
-from mutations import CAUSAL, GQA, QK_NORM, ROPE, WINDOW, activation, frequencies, no_embed_scale, scores, swap_local_and_global
+from case import COMMON, Case, older_rope, small
+from mutations import (
+    CAUSAL, GQA, QK_NORM, ROPE, SILU, WINDOW, activation, attentions, config_field, frequencies, no_embed_scale, scores,
+    swap_local_and_global,
+)
+
+
+def gemma2():
+    return t.Gemma2Config(
+        **small(),
+        head_dim=16,
+        query_pre_attn_scalar=12,
+        sliding_window=20,
+        attn_logit_softcapping=4.0,
+        final_logit_softcapping=6.0,
+    )
+
+
+def no_attention_cap(model):
+    for a in attentions(model):
+        a.attn_logit_softcapping = None
+
+
+def other_layers(model):
+    """Local layers global and the other way round."""
+    swapped = {"full_attention": "sliding_attention", "sliding_attention": "full_attention"}
+    model.config.layer_types = [swapped[kind] for kind in model.config.layer_types]
 
 
 def gemma3():
@@ -24,6 +49,28 @@ def gemma3():
 
 
 CASES = {
+    "gemma": Case(
+        config=lambda: t.GemmaConfig(**small(), head_dim=16),
+        features={**ROPE, **GQA, **SILU, "embedding scale": no_embed_scale, **CAUSAL},
+        zero_centred=True,
+    ),
+    "gemma2": Case(
+        config=gemma2,
+        features={
+            **ROPE,
+            **WINDOW,
+            "which layers have windows": other_layers,
+            **GQA,
+            "attention soft cap": no_attention_cap,
+            "final soft cap": config_field(final_logit_softcapping=None),
+            "query_pre_attn_scalar": scores(lambda s, a, i: a.head_dim**-0.5),
+            "embedding scale": no_embed_scale,
+            "activation (ReLU)": activation(nn.ReLU()),
+            **CAUSAL,
+        },
+        publish=older_rope,
+        zero_centred=True,
+    ),
     "gemma3": Case(
         config=gemma3,
         features={

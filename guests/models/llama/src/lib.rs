@@ -14,8 +14,9 @@ impl Model for Llama {
 
     fn build(architecture: &str, config: &Config) -> Result<ModelInfo, Error> {
         let mistral = architecture == "MistralForCausalLM";
-        let dims = Dims::from_config(config)?;
+        let mut dims = Dims::from_config(config)?;
         let mut rope = Rope::from_config(config)?;
+        dims.max_position = rope.max_position(dims.max_position);
         // Later descendants of Mistral mix layer types under names of their own; Llama has none.
         config.layer_types(
             dims.layers,

@@ -19,6 +19,7 @@ impl Model for Qwen {
         let mut dims = Dims::from_config(config)?;
         if qwen3 && config.get("head_dim").is_none() {
             dims.head_dim = 128;
+            dims = dims.checked(config)?;
         }
         if config.flag("use_mrope", false)? {
             return Err(config.wrong(
@@ -26,7 +27,9 @@ impl Model for Qwen {
                 "false, since this guest has no positions in three dimensions",
             ));
         }
-        let rotation = Rope::from_config(config)?.rotation(dims.head_dim);
+        let rope = Rope::from_config(config)?;
+        dims.max_position = rope.max_position(dims.max_position);
+        let rotation = rope.rotation(dims.head_dim);
         let windows = windows(config, dims.layers)?;
         // Qwen 2 has no such field, and biases on Q, K and V always.
         let bias = Bias::from_config(config, "attention_bias")?;

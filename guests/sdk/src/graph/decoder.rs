@@ -113,8 +113,9 @@ impl Dims {
         Ok(Self { kv_heads, ..self })
     }
 
-    /// Widths bounded, so that products of two fit in 32 bits.
-    fn checked(self, config: &Config) -> Result<Self, Error> {
+    /// Itself if heads are consistent and widths bounded, so that products of two fit in 32 bits. For those who changed a
+    /// field after reading it.
+    pub fn checked(self, config: &Config) -> Result<Self, Error> {
         if !self.heads.is_multiple_of(self.kv_heads) {
             let want = format!("a divisor of num_attention_heads, {}", self.heads);
             return Err(config.wrong("num_key_value_heads", &want));

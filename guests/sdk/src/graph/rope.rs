@@ -116,6 +116,18 @@ impl Rope {
         rotation
     }
 
+    /// The longest context where the config states `stated` tokens. Scalings that stretch positions do so by their factor,
+    /// as vLLM has it; configs of longrope and llama3 state the longer context themselves.
+    pub fn max_position(&self, stated: u32) -> u32 {
+        let stretched = |original: u32, by: f32| (f64::from(original) * f64::from(by)) as u32;
+        match self.scaling {
+            RopeScaling::Linear(by) => stated.max(stretched(stated, by)),
+            RopeScaling::Dynamic((by, original)) => stated.max(stretched(original, by)),
+            RopeScaling::Yarn(yarn) => stated.max(stretched(yarn.original, yarn.factor)),
+            _ => stated,
+        }
+    }
+
     /// Elements of each head that rotate.
     pub fn rotary(&self, head_dim: u32) -> u32 {
         (f64::from(head_dim) * self.partial) as u32

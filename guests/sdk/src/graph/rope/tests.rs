@@ -211,3 +211,25 @@ fn what_is_not_understood_is_refused_by_name() {
         }
     }
 }
+
+/// vLLM 0.11's `_get_and_verify_max_len` on the same configs.
+#[test]
+fn stretched_positions_lengthen_the_context() {
+    for (scaling, tokens) in [
+        (serde_json::json!(null), 4096),
+        (serde_json::json!({"type": "linear", "factor": 4.0}), 16_384),
+        (serde_json::json!({"type": "dynamic", "factor": 2.0}), 8192),
+        (
+            serde_json::json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}),
+            16_384,
+        ),
+        (
+            serde_json::json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 1024}),
+            4096,
+        ),
+    ] {
+        let json = config!({"max_position_embeddings": 4096, "rope_scaling": scaling});
+        assert_eq!(Rope::from_config(&json).unwrap().max_position(4096), tokens);
+    }
+}
