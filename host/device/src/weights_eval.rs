@@ -266,6 +266,42 @@ fn one<'a>(
     }
 }
 
+/// Of matrices `[count, rows, cols]` one after the other, the rows that `rows` lists for each, zeros for none.
+pub(crate) fn ordered_rows<'t>(
+    bytes: &'t [u8],
+    count: usize,
+    rows: &[Option<usize>],
+    info: &TensorInfo,
+) -> Result<Cow<'t, [u8]>> {
+    let (Some(row), [_, stored, _]) = (info.row_bytes(), &info.shape[..]) else {
+        return Err(DeviceError::plan(format!(
+            "experts of shape {:?}",
+            info.shape
+        )));
+    };
+    if row == 0 || bytes.len() != count * stored * row || rows.iter().flatten().any(|r| r >= stored)
+    {
+        return Err(DeviceError::plan(format!(
+            "{} bytes of experts of shape {:?}",
+            bytes.len(),
+            info.shape
+        )));
+    }
+    if rows.len() == *stored && rows.iter().enumerate().all(|(i, r)| *r == Some(i)) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let mut ordered = vec![0; count * rows.len() * row];
+    let matrices = bytes.chunks_exact(stored * row);
+    for (from, to) in matrices.zip(ordered.chunks_exact_mut((rows.len() * row).max(1))) {
+        for (r, to) in rows.iter().zip(to.chunks_exact_mut(row)) {
+            if let Some(r) = r {
+                to.copy_from_slice(&from[r * row..][..row]);
+            }
+        }
+    }
+    Ok(Cow::Owned(ordered))
+}
+
 /// A tensor and the bytes of one index of its first dimension.
 fn rows_of<'t, 'a>(
     of: &'t HostTensor<'a>,
@@ -324,6 +360,11 @@ pub(crate) fn used(graph: &Graph) -> usize {
             }
             Op::Attention(a) | Op::PagedAttention(a) => {
                 ids.extend(a.alibi.into_iter().chain(a.sinks));
+            }
+            Op::Route(r) => ids.extend(r.correction),
+            Op::Experts(e) => {
+                ids.extend([e.gate_up, e.down]);
+                ids.extend(e.gate_up_bias.into_iter().chain(e.down_bias));
             }
             _ => {}
         }

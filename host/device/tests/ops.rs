@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub)]
 
+#[path = "ops/experts.rs"]
+mod experts;
 mod oracle;
 mod support;
 

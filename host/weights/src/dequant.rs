@@ -5,6 +5,7 @@
 
 mod k_quants;
 mod legacy;
+mod mxfp4;
 
 use half::{bf16, f16};
 
@@ -13,8 +14,7 @@ use crate::{BlockType, DType, Scheme, WeightsError};
 /// Expands `bytes` (whole blocks or elements of `scheme`) into `out`.
 ///
 /// # Errors
-/// [`WeightsError::Size`] when `bytes` and `out` do not have the same, whole number of blocks;
-/// [`WeightsError::UnsupportedScheme`] for [`Scheme::Mxfp4`].
+/// [`WeightsError::Size`] when `bytes` and `out` do not have the same, whole number of blocks.
 pub fn dequantize(scheme: Scheme, bytes: &[u8], out: &mut [f32]) -> Result<(), WeightsError> {
     if scheme.row_bytes(out.len()) != Some(bytes.len()) {
         let (unit, unit_bytes) = scheme.unit();
@@ -27,12 +27,7 @@ pub fn dequantize(scheme: Scheme, bytes: &[u8], out: &mut [f32]) -> Result<(), W
     match scheme {
         Scheme::Plain(dtype) => plain(dtype, bytes, out),
         Scheme::Block(block) => blocks(block, bytes, out),
-        Scheme::Mxfp4 => {
-            return Err(WeightsError::UnsupportedScheme {
-                operation: "dequantize",
-                scheme: scheme.to_string(),
-            });
-        }
+        Scheme::Mxfp4 => mxfp4::blocks(bytes, out),
     }
     Ok(())
 }

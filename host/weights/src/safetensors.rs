@@ -5,6 +5,7 @@
 
 mod folder;
 mod header;
+mod mxfp4;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -18,6 +19,8 @@ use crate::{TensorInfo, WeightSource, WeightsError, prefix};
 ///
 /// Checkpoints of the same architecture differ in a leading `transformer.` or `model.`, depending on which class saved
 /// them. A name that is not found is therefore looked up again without that prefix, then with one added.
+///
+/// `x_blocks` and `x_scales` of gpt-oss's MXFP4 checkpoints are one tensor, `x`.
 #[derive(Debug)]
 pub struct Safetensors {
     path: PathBuf,
@@ -31,6 +34,8 @@ struct Stored {
     info: TensorInfo,
     /// Bytes from the start of the shard's file.
     range: Range<usize>,
+    /// Shard and bytes of the scales of a tensor in two parts.
+    scales: Option<(usize, Range<usize>)>,
 }
 
 impl Safetensors {
@@ -44,6 +49,7 @@ impl Safetensors {
         if !path.is_dir() {
             let mut source = Self::empty(path);
             source.add_file(path)?;
+            mxfp4::join(&mut source.tensors);
             return Ok(source);
         }
         match folder::find(path)? {
@@ -52,6 +58,7 @@ impl Safetensors {
                 for file in files {
                     source.add_file(&file)?;
                 }
+                mxfp4::join(&mut source.tensors);
                 Ok(source)
             }
             folder::Layout::Indexed(index) => Self::open_indexed(path, &index),
@@ -74,7 +81,16 @@ impl Safetensors {
         self.shards.push(mapping);
         let stored = |e: header::Entry| {
             let (info, range) = (e.info, e.range);
-            (e.name, Stored { shard, info, range })
+            let scales = None;
+            (
+                e.name,
+                Stored {
+                    shard,
+                    info,
+                    range,
+                    scales,
+                },
+            )
         };
         Ok(entries.into_iter().map(stored).collect())
     }
@@ -111,6 +127,7 @@ impl Safetensors {
                 source.tensors.insert(name.clone(), tensor);
             }
         }
+        mxfp4::join(&mut source.tensors);
         Ok(source)
     }
 
@@ -137,8 +154,11 @@ impl WeightSource for Safetensors {
         let (_, stored) = self
             .find(name)
             .ok_or_else(|| WeightsError::missing(name, self.path.display().to_string()))?;
-        self.shards[stored.shard]
-            .bytes(stored.range.clone())
-            .map(Cow::Borrowed)
+        let part = |shard: usize, range: &Range<usize>| self.shards[shard].bytes(range.clone());
+        let bytes = part(stored.shard, &stored.range)?;
+        match &stored.scales {
+            None => Ok(Cow::Borrowed(bytes)),
+            Some((shard, range)) => Ok(Cow::Owned(mxfp4::blocks(bytes, part(*shard, range)?))),
+        }
     }
 }

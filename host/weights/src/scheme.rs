@@ -135,7 +135,8 @@ pub enum Scheme {
     Plain(DType),
     /// GGML blocks along the last dimension.
     Block(BlockType),
-    /// OCP microscaling FP4: 32 elements share one e8m0 scale byte, then 16 bytes of e2m1 pairs.
+    /// OCP microscaling FP4 in the layout of GGML's `block_mxfp4`: 32 elements share one e8m0 scale byte, then 16 bytes of
+    /// e2m1 pairs, elements i (low nibble) and i + 16.
     Mxfp4,
 }
 

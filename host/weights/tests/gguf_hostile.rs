@@ -235,7 +235,7 @@ fn other_tensor_types_are_refused_by_name() {
     for (kind, name) in [
         (16, "IQ2_XXS"),
         (23, "IQ4_XS"),
-        (39, "MXFP4"),
+        (40, "NVFP4"),
         (26, "I32"),
         (77, "number 77"),
     ] {

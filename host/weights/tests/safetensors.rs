@@ -5,7 +5,9 @@
 use std::fs;
 use std::path::Path;
 
-use guesthouse_weights::{DType, Safetensors, TensorInfo, WeightSource, WeightsError};
+use guesthouse_weights::{
+    DType, Safetensors, Scheme, TensorInfo, WeightSource, WeightsError, dequantize,
+};
 use proptest::prelude::*;
 
 fn file(header: &str, data: &[u8]) -> Vec<u8> {
@@ -307,5 +309,31 @@ proptest! {
                 prop_assert_eq!(Some(source.read(&name).unwrap().len()), needed);
             }
         }
+    }
+}
+
+#[test]
+fn blocks_and_scales_of_mxfp4_are_one_tensor() {
+    // Two rows of 32: pairs count 0, 1, 2, … 15 and repeat; scales 1 and 4.
+    let header = r#"{"x_blocks":{"dtype":"U8","shape":[2,1,16],"data_offsets":[0,32]},
+        "x_scales":{"dtype":"U8","shape":[2,1],"data_offsets":[32,34]},
+        "y_blocks":{"dtype":"U8","shape":[2,1,16],"data_offsets":[34,66]},
+        "y_scales":{"dtype":"U8","shape":[1,2],"data_offsets":[66,68]}}"#;
+    let pairs: Vec<u8> = (0..32)
+        .map(|i: u8| (2 * i % 16) | (2 * i + 1) % 16 << 4)
+        .collect();
+    let data = [&pairs[..], &[127, 129], &pairs[..], &[127, 129]].concat();
+    let source = open(&file(header, &data)).unwrap();
+    // Parts that do not fit stay what they are.
+    assert_eq!(source.names(), ["x", "y_blocks", "y_scales"]);
+    let info = source.info("x").unwrap();
+    assert_eq!(info, TensorInfo::new([2, 32], Scheme::Mxfp4));
+    let mut values = vec![0.0; 64];
+    dequantize(info.scheme, &source.read("x").unwrap(), &mut values).unwrap();
+    let e2m1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    for (i, &value) in values.iter().enumerate() {
+        let sign = if i % 16 < 8 { 1.0 } else { -1.0 };
+        let scale = if i < 32 { 1.0 } else { 4.0 };
+        assert_eq!(value, sign * scale * e2m1[i % 8], "element {i}");
     }
 }

@@ -34,7 +34,12 @@ pub fn check_kernels() -> Vec<Option<KernelCheck>> {
     use BlockType::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     let plain = [DType::F32, DType::F16, DType::Bf16].map(Scheme::Plain);
     let blocks = [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K].map(Scheme::Block);
-    plain.into_iter().chain(blocks).map(check).collect()
+    plain
+        .into_iter()
+        .chain(blocks)
+        .chain([Scheme::Mxfp4])
+        .map(check)
+        .collect()
 }
 
 fn check(scheme: Scheme) -> Option<KernelCheck> {

@@ -6,12 +6,14 @@ use guesthouse_graph::{
 };
 
 use super::kv::{CacheShape, KvShape, RUN};
+use super::ops::experts::ExpertNeed;
 use super::ops::{Instr, Place};
 use super::weights::Loader;
 use crate::error::{DeviceError, Result};
 use crate::lower::{self, op_name};
 
 mod attend;
+mod experts;
 mod nodes;
 mod shapes;
 
@@ -27,6 +29,8 @@ pub(crate) struct Program {
     pub rope_halves: Vec<usize>,
     /// Shape of each cache, by id.
     pub caches: Vec<CacheShape>,
+    /// Memory that a row's experts need.
+    pub experts: ExpertNeed,
     /// The logits.
     pub logits: Place,
 }
@@ -68,6 +72,7 @@ pub(crate) fn compile(plan: &Plan, loader: &mut Loader<'_>, block_size: usize) -
             outputs: Vec::new(),
             rope_halves: Vec::new(),
             caches: Vec::new(),
+            experts: ExpertNeed::default(),
             logits: Place {
                 arena: Rows::Outputs,
                 base: 0,
@@ -113,8 +118,6 @@ impl Compiler<'_, '_> {
         };
         match &node.op {
             Op::LatentAttention(_)
-            | Op::Route(_)
-            | Op::Experts(_)
             | Op::Pool { .. }
             | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
             Op::Attention(a) | Op::PagedAttention(a) => attention(a),

@@ -10,6 +10,7 @@ use guesthouse_weights::WeightSource;
 use super::compile::{Program, compile};
 use super::kv::Kv;
 use super::memory::{Buffer, Tensor};
+use super::ops::experts::ExpertSpace;
 use super::ops::{Ctx, Place, QueryTile};
 use super::options::CpuOptions;
 use super::program::Crew;
@@ -39,6 +40,7 @@ pub struct CpuDevice {
     broadcast: Buffer,
     rope_tables: Vec<Buffer>,
     kv: Kv,
+    experts: ExpertSpace,
     crew: Crew,
     /// Logits kept for sampling, per ticket: `[sampled, vocab]`.
     pending: BTreeMap<u64, Vec<f32>>,
@@ -84,11 +86,13 @@ impl CpuDevice {
             .iter()
             .map(|half| sized(8 * half, step))
             .collect::<Result<Vec<_>>>()?;
+        let experts = ExpertSpace::new(program.experts, step.max(OUTPUT_ROWS))?;
         let arena = [&tokens, &outputs, &broadcast]
             .into_iter()
             .chain(&rope_tables)
             .map(Buffer::len)
-            .sum();
+            .sum::<usize>()
+            + experts.bytes();
         let vocab = program.logits.width;
         let info = ExecutorInfo {
             block_size: options.block_size,
@@ -114,6 +118,7 @@ impl CpuDevice {
             broadcast,
             rope_tables,
             kv,
+            experts,
             crew: Crew::new(workers)?,
             pending: BTreeMap::new(),
             finished: BTreeMap::new(),
@@ -180,6 +185,7 @@ impl CpuDevice {
             kv: &self.kv,
             tiles: &prepared.tiles,
             rope_tables: &self.rope_tables,
+            experts: &self.experts,
         };
         f(&mut self.crew, &ctx, &self.program);
     }

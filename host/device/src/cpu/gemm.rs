@@ -83,8 +83,8 @@ impl PanelProduct<'_> {
         if let Some(all) = self.bias {
             bias[..rows].copy_from_slice(&all[first_row..first_row + rows]);
         }
-        // SAFETY: the panel's columns of y are inside its rows.
-        let y = unsafe { self.y.add(first_row) };
+        // Callers that keep one panel alone pass an address before it, which is never read or written.
+        let y = self.y.wrapping_add(first_row);
         if self.tokens == 1 && m.cols().is_multiple_of(m.format().block()) {
             let mut out = [0f32; PANEL];
             let gemv = Gemv {
@@ -204,6 +204,7 @@ macro_rules! by_format {
             Format::Quant(BlockType::Q4K) => $call::<S, unpack::Q4K>($($arg),*),
             Format::Quant(BlockType::Q5K) => $call::<S, unpack::Q5K>($($arg),*),
             Format::Quant(BlockType::Q6K) => $call::<S, unpack::Q6K>($($arg),*),
+            Format::Mxfp4 => $call::<S, unpack::Mxfp4>($($arg),*),
         }
     };
 }

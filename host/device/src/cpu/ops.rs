@@ -17,12 +17,14 @@ use super::sample;
 use super::simd::Isa;
 use crate::device::Batch;
 
+pub(crate) mod experts;
 pub(crate) mod input;
 pub(crate) mod linear;
 pub(crate) mod norm;
 pub(crate) mod pointwise;
 pub(crate) mod recurrent;
 pub(crate) mod rope;
+pub(crate) mod route;
 pub(crate) mod shape;
 
 /// Where a value lives, in 4-byte elements. See `graph::Placement`.
@@ -64,6 +66,7 @@ pub(crate) struct Ctx<'a> {
     pub tiles: &'a [QueryTile],
     /// Cosines and sines of each rope, `[token][rotary / 2]` each.
     pub rope_tables: &'a [super::memory::Buffer],
+    pub experts: &'a experts::ExpertSpace,
 }
 
 // SAFETY: the arena pointers stay valid during a step and instructions write disjoint parts.
@@ -97,6 +100,8 @@ pub(crate) struct WorkerScratch {
     pub gemm: Box<gemm::Scratch>,
     pub attention: Vec<f32>,
     pub sample: sample::Work,
+    /// Gate and up of one panel of an expert.
+    pub panels: Box<[experts::PanelTile; 2]>,
 }
 
 /// How an instruction's work is cut.

@@ -7,6 +7,7 @@
 
 use guesthouse_weights::{BlockType, DType, Scheme};
 
+pub(super) mod mxfp4;
 pub(super) mod planes;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub(crate) enum Format {
     F16,
     Bf16,
     Quant(BlockType),
+    Mxfp4,
 }
 
 impl Format {
@@ -31,6 +33,7 @@ impl Format {
             Scheme::Plain(DType::F16) => Some(Self::F16),
             Scheme::Plain(DType::Bf16) => Some(Self::Bf16),
             Scheme::Block(block) => Some(Self::Quant(block)),
+            Scheme::Mxfp4 => Some(Self::Mxfp4),
             _ => None,
         }
     }
@@ -40,6 +43,7 @@ impl Format {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 8,
             Self::Quant(b) => b.block_len(),
+            Self::Mxfp4 => mxfp4::LEN,
         }
     }
 
@@ -49,6 +53,7 @@ impl Format {
             Self::F32 => 8 * PANEL * 4,
             Self::F16 | Self::Bf16 => 8 * PANEL * 2,
             Self::Quant(b) => planes::bytes(b),
+            Self::Mxfp4 => mxfp4::BYTES,
         }
     }
 }
@@ -162,6 +167,12 @@ fn pack_row(format: Format, bytes: &[u8], r: usize, panel: &mut [u8]) {
             let blocks = bytes.chunks_exact(b.block_bytes());
             for (block, out) in blocks.zip(panel.chunks_exact_mut(planes::bytes(b))) {
                 planes::pack(b, block, r, out);
+            }
+        }
+        Format::Mxfp4 => {
+            let blocks = bytes.as_chunks().0.iter();
+            for (block, out) in blocks.zip(panel.chunks_exact_mut(mxfp4::BYTES)) {
+                mxfp4::pack(block, r, out);
             }
         }
     }

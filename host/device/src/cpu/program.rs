@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::gemm;
 use super::ops::{Ctx, Instr, Units, WorkerScratch};
+use super::pack::PANEL;
 use super::pool::{Barrier, Pool};
 use super::sample::Work;
 
@@ -25,6 +26,7 @@ impl Crew {
                 gemm: gemm::Scratch::new(),
                 attention: Vec::new(),
                 sample: Work::default(),
+                panels: Box::new([[0.0; gemm::TOKEN_TILE * PANEL]; 2]),
             })
         };
         Ok(Self {

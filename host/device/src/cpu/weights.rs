@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use guesthouse_graph::{Graph, WeightId};
-use guesthouse_weights::{DType, Scheme, WeightSource};
+use guesthouse_weights::{DType, Scheme, TensorInfo, WeightSource};
 
 use super::pack::{Format, PackedMatrix};
 use crate::error::{DeviceError, Result};
-use crate::weights_eval::{HostTensor, evaluate, param_name, used};
+use crate::weights_eval::{HostTensor, evaluate, ordered_rows, param_name, used};
 
 /// Weights loaded so far and in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct LoadProgress {
 enum Key {
     Name(String),
     Id(WeightId),
+    /// A layer's experts, rows in another order.
+    Stacked(WeightId, Vec<Option<usize>>),
 }
 
 pub(crate) struct Loader<'a> {
@@ -91,6 +93,38 @@ impl<'a> Loader<'a> {
                 )
             }
         };
+        let packed = Arc::new(packed);
+        self.matrices.insert(key, Arc::clone(&packed));
+        Ok(packed)
+    }
+
+    /// Matrices `[count, rows, cols]` one below the other, each with the rows that `rows` lists (zeros for none).
+    pub(crate) fn stacked(
+        &mut self,
+        id: WeightId,
+        rows: &[Option<usize>],
+    ) -> Result<Arc<PackedMatrix>> {
+        let key = Key::Stacked(id, rows.to_vec());
+        if let Some(matrix) = self.matrices.get(&key) {
+            return Ok(Arc::clone(matrix));
+        }
+        let tensor = self.evaluate(id)?;
+        let [count, _, cols] = tensor.info.shape[..] else {
+            return Err(DeviceError::Weight {
+                name: id.to_string(),
+                what: format!("expected matrices, found shape {:?}", tensor.info.shape),
+            });
+        };
+        let (format, tensor) = match Format::of(tensor.info.scheme) {
+            Some(format) => (format, tensor),
+            None => {
+                let bytes = bytemuck::cast_slice(&tensor.to_f32()?).to_vec().into();
+                let info = TensorInfo::new(tensor.info.shape, DType::F32);
+                (Format::F32, HostTensor { info, bytes })
+            }
+        };
+        let ordered = ordered_rows(&tensor.bytes, count, rows, &tensor.info)?;
+        let packed = PackedMatrix::new(format, count * rows.len(), cols, &ordered, self.threads);
         let packed = Arc::new(packed);
         self.matrices.insert(key, Arc::clone(&packed));
         Ok(packed)

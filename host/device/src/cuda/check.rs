@@ -4,6 +4,7 @@ mod attention;
 mod attention_decode;
 mod attention_generic;
 mod attention_prefill;
+mod experts;
 mod gemm;
 mod memory;
 mod norm;
@@ -134,4 +135,5 @@ const CHECKS: &[(&str, Check)] = &[
     ("attention/generic", attention_generic::check),
     ("attention/prefill", attention_prefill::check),
     ("gemm", gemm::check),
+    ("moe", experts::check),
 ];

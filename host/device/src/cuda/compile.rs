@@ -163,8 +163,6 @@ impl Compiler<'_, '_> {
         const LATER: &str = "the CUDA device has no kernel for this operation yet; use --device cpu or another model";
         match &node.op {
             Op::LatentAttention(_)
-            | Op::Route(_)
-            | Op::Experts(_)
             | Op::Pool { .. }
             | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
             Op::Attention(a) | Op::PagedAttention(a) if a.mask == Mask::PrefixLm => Err(self

@@ -11,6 +11,7 @@ pub(crate) mod attention;
 pub(crate) mod attention_decode;
 pub(crate) mod attention_generic;
 pub(crate) mod attention_prefill;
+pub(crate) mod experts;
 pub(crate) mod gated_linear;
 pub(crate) mod gemv;
 pub(crate) mod input;
@@ -22,6 +23,7 @@ pub(crate) mod pointwise;
 pub(crate) mod quant;
 pub(crate) mod recurrent;
 pub(crate) mod rope;
+pub(crate) mod route;
 pub(crate) mod shape;
 pub(crate) mod skinny;
 

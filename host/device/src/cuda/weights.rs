@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use super::compiler::Source;
 use super::driver::{Buffer, Gpu};
 use super::launch::{Grid, Params};
+use super::ops::experts::ExpertMatrix;
 use super::ops::quant::QuantMatrix;
 use super::options::CudaDtype;
 use crate::cpu::LoadProgress;
@@ -165,7 +166,7 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// When it is missing, is none, or does not fit the GPU.
     pub(crate) fn matrix(&mut self, id: WeightId) -> Result<Matrix> {
-        if self.graph.weight(id).scheme.plain().is_some() {
+        if is_dense(self.graph.weight(id).scheme) {
             return self.dense(&[id]);
         }
         let key = vec![self.key(id)];
@@ -248,7 +249,7 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// As for [`Self::matrix`], or when a bias does not fit.
     pub(crate) fn linear(&mut self, segments: &[Segment]) -> Result<Vec<Part>> {
-        let plain = |s: &Segment| self.graph.weight(s.weight).scheme.plain().is_some();
+        let plain = |s: &Segment| is_dense(self.graph.weight(s.weight).scheme);
         let runs: Vec<&[Segment]> = segments.chunk_by(|a, b| plain(a) && plain(b)).collect();
         let mut column = 0;
         let mut parts = Vec::new();
@@ -357,6 +358,24 @@ impl<'a> Loader<'a> {
         Ok(values)
     }
 
+    /// A layer's experts with rows in the order that `rows` says; not shared between layers.
+    ///
+    /// # Errors
+    /// When a weight is missing, has no dequantization, or does not fit the GPU.
+    pub(crate) fn experts(
+        &mut self,
+        id: WeightId,
+        bias: Option<WeightId>,
+        rows: &[Option<usize>],
+    ) -> Result<ExpertMatrix> {
+        let bias = bias.map(|b| self.host_vector(b)).transpose()?;
+        let tensor = evaluate(self.graph, id, self.source)?;
+        self.count();
+        let matrix = ExpertMatrix::upload(&self.gpu, self.dtype, &tensor, bias.as_deref(), rows)?;
+        self.bytes += matrix.bytes();
+        Ok(matrix)
+    }
+
     /// All elements of a weight on the GPU, and their number.
     ///
     /// # Errors
@@ -381,6 +400,11 @@ impl<'a> Loader<'a> {
         let shape = &self.graph.weight(id).shape;
         shape.iter().map(|&d| d as usize).product()
     }
+}
+
+/// Whether a matrix is multiplied in the model's type: MXFP4 has kernels for experts alone.
+fn is_dense(scheme: Scheme) -> bool {
+    scheme.plain().is_some() || scheme == Scheme::Mxfp4
 }
 
 /// The definition that makes `model_t` this type.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // Each test binary uses a part.
 
+mod experts;
 mod ops;
 mod rope;
 

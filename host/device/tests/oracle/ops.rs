@@ -221,6 +221,8 @@ impl Oracle<'_> {
             Op::DeltaRule { scale, .. } => {
                 vec![delta_rule(&ins, (last(0), last(2)), f64::from(*scale))]
             }
+            Op::Route(r) => self.route(r, &ins[0]),
+            Op::Experts(e) => vec![self.experts(e, &ins[0], &ins[1], &ins[2])],
             other => panic!("the reference has no {other:?}"),
         }
     }
@@ -332,7 +334,7 @@ fn take(x: &Rows, shape: &[usize], axis: usize, start: usize, len: usize) -> Row
         .collect()
 }
 
-fn sigmoid(x: f64) -> f64 {
+pub fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
@@ -367,7 +369,7 @@ pub fn activate(a: Activation, x: f64) -> f64 {
     }
 }
 
-fn gated(gate: Gate, g: f64, u: f64) -> f64 {
+pub fn gated(gate: Gate, g: f64, u: f64) -> f64 {
     match gate {
         Gate::Plain(a) => activate(a, g) * u,
         Gate::Clamped { alpha, limit } => {

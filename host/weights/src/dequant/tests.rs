@@ -35,11 +35,31 @@ fn integers_keep_their_value() {
 }
 
 #[test]
-fn partial_blocks_and_mxfp4_are_refused() {
+fn partial_blocks_are_refused() {
     let q4 = Scheme::Block(BlockType::Q4_0);
     let short = dequantize(q4, &[0; 17], &mut [0.0; 32]).unwrap_err();
     assert!(matches!(short, WeightsError::Size { .. }), "{short}");
     assert!(dequantize(q4, &[0; 18], &mut [0.0; 31]).is_err());
-    let error = dequantize(Scheme::Mxfp4, &[0; 17], &mut [0.0; 32]).unwrap_err();
-    assert_eq!(error.label(), "weights_unsupported_scheme");
+    assert!(dequantize(Scheme::Mxfp4, &[0; 16], &mut [0.0; 32]).is_err());
+}
+
+#[test]
+fn mxfp4_has_the_values_of_its_specification() {
+    // OCP MX 1.0: e2m1 values 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; e8m0 128 is 2, 126 a half.
+    let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    for (e, scale) in [(128, 2.0), (126, 0.5), (0, 2f32.powi(-127))] {
+        let mut block = vec![e];
+        // Elements 0..16 count upwards, 16..32 downwards.
+        block.extend((0..16u8).map(|i| i | (15 - i) << 4));
+        let mut out = [f32::NAN; 32];
+        dequantize(Scheme::Mxfp4, &block, &mut out).unwrap();
+        for i in 0..16 {
+            let sign = if i < 8 { 1.0 } else { -1.0 };
+            assert_eq!(out[i], sign * magnitudes[i % 8] * scale, "element {i}");
+            assert_eq!(out[31 - i], out[i], "element {}", 31 - i);
+        }
+    }
+    let mut out = [0.0; 32];
+    dequantize(Scheme::Mxfp4, &[255; 17], &mut out).unwrap();
+    assert!(out.iter().all(|x| x.is_nan()));
 }

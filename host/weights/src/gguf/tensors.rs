@@ -187,6 +187,7 @@ fn scheme(code: u32) -> Result<Scheme, String> {
         12 => BlockType::Q4K.into(),
         13 => BlockType::Q5K.into(),
         14 => BlockType::Q6K.into(),
+        39 => Scheme::Mxfp4,
         other => {
             let name = OTHER_TYPES.iter().find(|(code, _)| *code == other);
             return Err(name.map_or_else(
@@ -197,7 +198,7 @@ fn scheme(code: u32) -> Result<Scheme, String> {
     })
 }
 
-const OTHER_TYPES: [(u32, &str); 26] = [
+const OTHER_TYPES: [(u32, &str); 25] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
     (9, "Q8_1"),
@@ -222,6 +223,5 @@ const OTHER_TYPES: [(u32, &str); 26] = [
     (34, "TQ1_0"),
     (35, "TQ2_0"),
     (36, "IQ4_NL_4_4"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
 ];

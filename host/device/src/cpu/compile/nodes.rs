@@ -461,7 +461,9 @@ impl Compiler<'_, '_> {
                 };
                 self.push(index, outs[0].arena, rule);
             }
-            Op::LatentAttention(_) | Op::Route(_) | Op::Experts(_) | Op::Pool { .. } => {
+            Op::Route(route) => self.route(index, node, route, (&ins, &outs))?,
+            Op::Experts(experts) => self.experts(index, node, experts, (&ins, &outs))?,
+            Op::LatentAttention(_) | Op::Pool { .. } => {
                 self.supported(node)?;
             }
         }

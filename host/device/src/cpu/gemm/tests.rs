@@ -11,6 +11,7 @@ fn schemes() -> Vec<Scheme> {
     plain
         .into_iter()
         .chain(BlockType::ALL.map(Scheme::Block))
+        .chain([Scheme::Mxfp4])
         .collect()
 }
 

@@ -9,7 +9,7 @@
 
 use guesthouse_weights::BlockType;
 
-use super::super::pack::{PANEL, planes};
+use super::super::pack::{PANEL, mxfp4, planes};
 use super::super::simd::Simd;
 
 /// Integers that hold 8 consecutive columns of `LANES` rows, or the address of plain elements.
@@ -338,3 +338,43 @@ quant!(
         S::and(moved::<S>(high, 2 * i as i32, 4), S::isplat(48))
     )
 );
+
+pub(super) struct Mxfp4;
+
+impl Unpack for Mxfp4 {
+    const BLOCK: usize = mxfp4::LEN;
+    const SUB: usize = mxfp4::LEN;
+    const BYTES: usize = mxfp4::BYTES;
+
+    #[inline(always)]
+    unsafe fn affine<S: Simd>(block: *const u8, _: usize, lane: usize) -> (S::F, S::F) {
+        // SAFETY: 16 scale bytes stand first.
+        unsafe {
+            let e = S::iload_u8(block.add(lane));
+            // 2^(e − 127), which for e = 0 is not a normal number; 255 gives infinities, whose sum with b is NaN.
+            let scale = S::max(
+                S::splat(f32::from_bits(1 << 22)),
+                S::from_bits(S::shl(e, 23)),
+            );
+            around::<S>(S::mul(scale, S::splat(0.5)), 12.0)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn octet<S: Simd>(block: *const u8, _: usize, o: usize, lane: usize) -> Octet<S> {
+        // SAFETY: four words of low bits per row, one of high bits.
+        unsafe {
+            Octet {
+                low: word::<S>(block, mxfp4::LOW, o, lane),
+                high: S::shr(word::<S>(block, mxfp4::HIGH, 0, lane), 8 * o as i32),
+                plain: block,
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn weight<S: Simd>(octet: &Octet<S>, i: usize, (a, b): (S::F, S::F)) -> S::F {
+        // SAFETY: shifts are below 32.
+        unsafe { S::fma(a, S::to_f32(five::<S>(octet.low, octet.high, i)), b) }
+    }
+}

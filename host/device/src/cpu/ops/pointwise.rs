@@ -8,7 +8,7 @@ use guesthouse_graph::{Activation, Gate, GateLayout};
 
 use super::{Ctx, Instr, Place, Units, WorkerScratch};
 use crate::cpu::math;
-use crate::cpu::simd::{Kernel, Simd};
+use crate::cpu::simd::{Isa, Kernel, Simd};
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug)]
@@ -296,6 +296,20 @@ impl Kernel for GatedPiece<'_> {
                 }),
             }
         }
+    }
+}
+
+/// `y = act(gate) * up` over equally long slices.
+pub(crate) fn gated(isa: Isa, function: Gate, gate: &[f32], up: &[f32], y: &mut [f32]) {
+    assert!(gate.len() == y.len() && up.len() == y.len());
+    // SAFETY: slices are equally long.
+    unsafe {
+        isa.run(GatedPiece {
+            function,
+            gate,
+            up,
+            y,
+        });
     }
 }
 

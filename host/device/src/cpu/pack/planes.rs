@@ -159,7 +159,7 @@ fn low_nibbles(bytes: &[u8], r: usize, out: &mut [u8]) {
     }
 }
 
-fn nibble(k: usize, q: u8, r: usize, out: &mut [u8]) {
+pub(super) fn nibble(k: usize, q: u8, r: usize, out: &mut [u8]) {
     out[k / 8 * 4 * PANEL + 4 * r + k % 8 / 2] |= q << (k % 2 * 4);
 }
 

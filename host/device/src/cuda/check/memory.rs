@@ -161,6 +161,13 @@ impl Memory {
         place
     }
 
+    /// A value of token rows with these elements, row by row.
+    pub(super) fn given(&mut self, width: usize, ty: ValueType, values: &[f64]) -> Place {
+        let place = self.output(width, ty);
+        self.write(&place, values);
+        place
+    }
+
     fn write(&mut self, place: &Place, values: &[f64]) {
         let (at, kind) = (place.base * self.rows, self.kind(place));
         for (row, values) in values.chunks(place.width).enumerate() {
@@ -226,6 +233,7 @@ impl Memory {
             batch,
             caches,
             arenas,
+            scratch: None,
             _integers: integers,
             memory: self,
         })
@@ -277,10 +285,18 @@ pub(super) struct Ready {
     batch: BatchArgs,
     caches: Vec<CacheArgs>,
     arenas: [Buffer; 2],
+    scratch: Option<Buffer>,
     _integers: Buffer,
 }
 
 impl Ready {
+    /// With scratch of so many bytes, every one 0xff.
+    pub(super) fn with_scratch(mut self, bytes: usize) -> Result<Self> {
+        let poison = vec![0xff; bytes.max(1)];
+        self.scratch = Some(self.memory.gpu.upload(&poison, "checking")?);
+        Ok(self)
+    }
+
     /// Enqueues an instruction.
     pub(super) fn launch(&self, instr: &dyn Instr) -> Result<()> {
         instr.launch(&Step {
@@ -292,7 +308,7 @@ impl Ready {
             arenas: [self.arenas[0].address(), self.arenas[1].address(), 0],
             plans: &[],
             caches: &self.caches,
-            scratch: 0,
+            scratch: self.scratch.as_ref().map_or(0, Buffer::address),
         })
     }
 

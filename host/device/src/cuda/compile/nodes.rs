@@ -18,6 +18,7 @@ use crate::cuda::weights::{Matrix, VectorType};
 use crate::error::{DeviceError, Result};
 use crate::lower::op_name;
 
+mod experts;
 mod gated;
 mod head_norm;
 mod rope;
@@ -346,7 +347,9 @@ impl Compiler<'_, '_> {
                 };
                 self.push(index, outs[0].arena, instr);
             }
-            Op::LatentAttention(_) | Op::Route(_) | Op::Experts(_) | Op::Pool { .. } => {
+            Op::Route(route) => self.route(index, node, route, (&ins, &outs))?,
+            Op::Experts(experts) => self.experts(index, node, experts, (&ins, &outs))?,
+            Op::LatentAttention(_) | Op::Pool { .. } => {
                 self.supported(node)?;
             }
         }
