@@ -20,6 +20,7 @@ const CASES: &[Case] = &[
         24,
         |op| matches!(op, Op::PagedAttention(a) if a.sinks.is_some() && a.window == Some(128)),
     ),
+    ("mixtral-8x7b", 32, |op| matches!(op, Op::Experts(_))),
     (
         "chatglm-6b",
         28,

@@ -161,13 +161,6 @@ impl Memory {
         place
     }
 
-    /// A value of token rows with these elements, row by row.
-    pub(super) fn given(&mut self, width: usize, ty: ValueType, values: &[f64]) -> Place {
-        let place = self.output(width, ty);
-        self.write(&place, values);
-        place
-    }
-
     fn write(&mut self, place: &Place, values: &[f64]) {
         let (at, kind) = (place.base * self.rows, self.kind(place));
         for (row, values) in values.chunks(place.width).enumerate() {
