@@ -13,6 +13,7 @@ use tokenizers::{
 
 use crate::added::{Literals, Piece, Placed};
 use crate::tokenizer::{Affixes, guard};
+use crate::words::Place;
 use crate::{Tokenizer, TokenizerError};
 
 /// Whether a raw text gets what the tokenizer adds around a sequence (BOS, EOS).
@@ -108,12 +109,19 @@ impl Tokenizer {
     ) -> Result<Vec<u32>, TokenizerError> {
         let split = guard(|| self.split(sentence, placed, literals)).map_err(encode_error)?;
         let mut ids = Vec::with_capacity(sentence.len() / 4 + 1);
-        for (word, _, known) in split.get_splits(OffsetReferential::Normalized, OffsetType::None) {
+        for (word, (start, _), known) in
+            split.get_splits(OffsetReferential::Original, OffsetType::Byte)
+        {
             if let Some(tokens) = known {
                 ids.extend(tokens.iter().map(|token| token.id));
                 continue;
             }
-            let tokens = self.encode_word(word).map_err(encode_error)?;
+            let place = if start == 0 {
+                Place::First
+            } else {
+                Place::Later
+            };
+            let tokens = self.encode_word(word, place).map_err(encode_error)?;
             for token in tokens {
                 if literals == Literals::NoControl && self.is_forged(token.id) {
                     self.encode_apart(&token, &mut ids)?;
@@ -150,9 +158,9 @@ impl Tokenizer {
         Ok(split)
     }
 
-    fn encode_word(&self, word: &str) -> TokenizersResult<Vec<Token>> {
-        match &self.merger {
-            Some(merger) => Ok(merger.encode(word)),
+    fn encode_word(&self, word: &str, place: Place) -> TokenizersResult<Vec<Token>> {
+        match &self.words {
+            Some(words) => Ok(words.encode(word, place)),
             None => guard(|| self.inner.get_model().tokenize(word)),
         }
     }
@@ -165,7 +173,10 @@ impl Tokenizer {
     fn encode_apart(&self, token: &Token, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         for c in token.value.chars() {
             let word = c.to_string();
-            for token in self.encode_word(&word).map_err(encode_error)? {
+            for token in self
+                .encode_word(&word, Place::Later)
+                .map_err(encode_error)?
+            {
                 if self.is_forged(token.id) {
                     return Err(TokenizerError::ControlFromText {
                         text: word,

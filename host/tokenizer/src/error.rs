@@ -7,7 +7,9 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum TokenizerError {
     /// A file of the model folder could not be read.
-    #[error("cannot read {path}: {source}; the folder needs a readable tokenizer.json")]
+    #[error(
+        "cannot read {path}: {source}; the folder needs a readable tokenizer.json, tokenizer.model or *.tiktoken"
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -33,6 +35,30 @@ pub enum TokenizerError {
         file: String,
         /// What the parser said.
         detail: String,
+    },
+    /// A `tokenizer.model` is not a SentencePiece model that can be used.
+    #[error(
+        "the SentencePiece model is not valid: {detail}; the file is damaged, or not what its name says"
+    )]
+    SentencePiece {
+        /// What is wrong.
+        detail: String,
+    },
+    /// A table of ranks is damaged.
+    #[error(
+        "the table of ranks is not valid: {detail}; expected lines of a token in Base64 and its rank"
+    )]
+    Table {
+        /// What is wrong.
+        detail: String,
+    },
+    /// A table of ranks that does not say how text is split.
+    #[error(
+        "the table of ranks has {ranks} tokens and names no pre-tokenizer known here; set \"pat_str\" in tokenizer_config.json to the regular expression that splits text into words, and list its special tokens in \"added_tokens_decoder\""
+    )]
+    UnknownTable {
+        /// How many tokens it has.
+        ranks: usize,
     },
     /// `tokenizer.ggml.model` names a kind that is not implemented.
     #[error(
@@ -110,6 +136,9 @@ impl TokenizerError {
             Self::Read { .. } => "read",
             Self::TooLarge { .. } => "too_large",
             Self::Json { .. } => "json",
+            Self::SentencePiece { .. } => "sentencepiece",
+            Self::Table { .. } => "table",
+            Self::UnknownTable { .. } => "unknown_table",
             Self::UnknownModel { .. } => "unknown_model",
             Self::UnknownPreTokenizer { .. } => "unknown_pre_tokenizer",
             Self::Gguf { .. } => "gguf",

@@ -1,6 +1,6 @@
 //! Tokenizers inside GGUF files.
 
-mod pre;
+pub(crate) mod pre;
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Vocab};
 
-use crate::spm::SpmMerger;
+use crate::spm::{ByteFallback, SpmMerger};
 use crate::tokenizer::{Affixes, MAX_ADDED, MAX_ADDED_BYTES, MAX_VOCAB, Parts, Roles, check_limit};
+use crate::words::WordModel;
 use crate::{Tokenizer, TokenizerError};
 use pre::Pre;
 
@@ -108,7 +109,7 @@ impl Tokenizer {
         let affixes = vocab.affixes(built.add_bos)?;
         Self::from_parts(Parts {
             inner: built.inner,
-            merger: built.merger,
+            words: built.words,
             roles: Roles {
                 bos: vocab.bos,
                 eos: vocab.eos,
@@ -129,7 +130,7 @@ impl Tokenizer {
 /// A pipeline, and whether its kind begins with BOS by default.
 struct Built {
     inner: tokenizers::Tokenizer,
-    merger: Option<SpmMerger>,
+    words: Option<Box<dyn WordModel>>,
     add_bos: bool,
 }
 
@@ -305,7 +306,7 @@ fn byte_level(vocab: &GgufVocab) -> Result<Built, TokenizerError> {
     )?));
     Ok(Built {
         inner,
-        merger: None,
+        words: None,
         add_bos: pre.add_bos,
     })
 }
@@ -345,7 +346,11 @@ fn sentence_piece(vocab: &GgufVocab, kinds: &[Kind]) -> Result<Built, TokenizerE
     add_space_marks(&mut inner, prefix)?;
     Ok(Built {
         inner,
-        merger: Some(SpmMerger::new(pieces, bytes, unk)),
+        words: Some(Box::new(ByteFallback {
+            merger: SpmMerger::new(pieces),
+            bytes,
+            unk,
+        })),
         add_bos: true,
     })
 }
@@ -368,7 +373,7 @@ fn plain_bpe(vocab: &GgufVocab, kinds: &[Kind]) -> Result<Built, TokenizerError>
     add_space_marks(&mut inner, false)?;
     Ok(Built {
         inner,
-        merger: None,
+        words: None,
         add_bos: true,
     })
 }
@@ -398,12 +403,12 @@ fn add_space_marks(inner: &mut tokenizers::Tokenizer, prefix: bool) -> Result<()
 }
 
 /// The byte of a token `<0xNN>`.
-fn byte_of(token: &str) -> Option<u8> {
+pub(crate) fn byte_of(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     u8::from_str_radix(digits, 16).ok()
 }
 
-fn part<T: serde::de::DeserializeOwned>(
+pub(crate) fn part<T: serde::de::DeserializeOwned>(
     name: &'static str,
     value: Value,
 ) -> Result<T, TokenizerError> {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{AddedToken, Model as _};
 
+use crate::files::{Base, Settings, VocabularyFile};
 use crate::tokenizer::{
     Affixes, MAX_ADDED, MAX_ADDED_BYTES, MAX_VOCAB, Parts, Roles, check_limit, guard,
 };
@@ -64,14 +65,18 @@ const ROLES: [&str; 7] = [
 ];
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`, and beside it `tokenizer_config.json` and `special_tokens_map.json` for added tokens and their roles.
+    /// Reads a model folder's `tokenizer.json`, or where there is none its SentencePiece model (`tokenizer.model`) or table of ranks
+    /// (`*.tiktoken`), and beside it `tokenizer_config.json` and `special_tokens_map.json` (without a `tokenizer.json` also
+    /// `added_tokens.json`, and `generation_config.json` for the tokens of speakers) for added tokens and their roles.
     ///
     /// # Errors
-    /// A missing or unreadable `tokenizer.json`, a file that is not what its name says, and sizes beyond the limits.
+    /// A missing or unreadable vocabulary, a file that is not what its name says, and sizes beyond the limits.
     pub fn from_hf_dir(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
         let folder = path.as_ref();
-        let tokenizer = folder.join("tokenizer.json");
-        let json = read(&tokenizer)?;
+        let vocabulary = VocabularyFile::find(folder)
+            .unwrap_or_else(|| VocabularyFile::Json(folder.join("tokenizer.json")));
+        let (VocabularyFile::Json(file) | VocabularyFile::Model(file)) = &vocabulary;
+        let bytes = read(file)?;
         let mut configs = Vec::new();
         for name in ["special_tokens_map.json", "tokenizer_config.json"] {
             let file = folder.join(name);
@@ -79,7 +84,34 @@ impl Tokenizer {
                 configs.push(parse_config(name, &read(&file)?)?);
             }
         }
-        build(&json, configs)
+        match vocabulary {
+            VocabularyFile::Json(_) => build(&bytes, configs),
+            VocabularyFile::Model(_) => {
+                let file = folder.join("added_tokens.json");
+                let mut added = BTreeMap::new();
+                if file.is_file() {
+                    added = serde_json::from_slice(&read(&file)?).map_err(|e| {
+                        TokenizerError::Json {
+                            file: "added_tokens.json".into(),
+                            detail: e.to_string(),
+                        }
+                    })?;
+                }
+                let file = folder.join("generation_config.json");
+                let mut roles = Vec::new();
+                if file.is_file() {
+                    let name = "generation_config.json";
+                    roles = role_tokens(&parse_config(name, &read(&file)?)?);
+                }
+                build_model(&bytes, &roles, added, configs)
+            }
+        }
+    }
+
+    /// Whether a folder has a vocabulary that [`Self::from_hf_dir`] would read.
+    #[must_use]
+    pub fn is_in(folder: impl AsRef<Path>) -> bool {
+        VocabularyFile::find(folder.as_ref()).is_some()
     }
 
     /// Builds a tokenizer from the bytes of a `tokenizer.json` alone. No token has a role then, and special tokens are those that
@@ -89,6 +121,14 @@ impl Tokenizer {
     /// As [`Self::from_hf_dir`].
     pub fn from_json_bytes(json: &[u8]) -> Result<Self, TokenizerError> {
         build(json, Vec::new())
+    }
+
+    /// Builds a tokenizer from the bytes of a SentencePiece model or a table of ranks alone.
+    ///
+    /// # Errors
+    /// As [`Self::from_hf_dir`].
+    pub fn from_model_bytes(model: &[u8]) -> Result<Self, TokenizerError> {
+        build_model(model, &[], BTreeMap::new(), Vec::new())
     }
 }
 
@@ -115,40 +155,25 @@ fn parse_config(name: &str, bytes: &[u8]) -> Result<Config, TokenizerError> {
     })
 }
 
+/// A role and the token that has it.
+type RoleName = (String, String);
+/// An added token, and its id where the file says one.
+type Entry = (Option<u32>, AddedToken);
+
 fn build(json: &[u8], configs: Vec<Config>) -> Result<Tokenizer, TokenizerError> {
     check_added(json)?;
     let inner =
         guard(|| tokenizers::Tokenizer::from_bytes(json)).map_err(|e| json_error(e.to_string()))?;
 
-    let mut roles = Vec::new();
+    let mut names = Vec::new();
     let mut extra = Vec::new();
     for config in configs {
-        collect(config, &mut roles, &mut extra)?;
+        collect(config, &mut names, &mut extra)?;
     }
-    // Names come after entries, so that they find the entries' flags.
-    extra.extend(
-        roles
-            .iter()
-            .map(|(_, content)| (None, AddedToken::from(content.as_str(), true))),
-    );
-    let mut added = Added::new(&inner);
-    let mut bytes = 0;
-    for (id, token) in extra {
-        bytes += token.content.len();
-        check_limit("the number of added tokens", added.by_id.len(), MAX_ADDED)?;
-        check_limit("the length of all added tokens", bytes, MAX_ADDED_BYTES)?;
-        added.add(&inner, id, token)?;
-    }
-    let role = |wanted: &str| {
-        let (_, content) = roles.iter().rev().find(|(name, _)| name == wanted)?;
-        added.ids.get(content).copied()
-    };
-    let roles = Roles {
-        bos: role("bos_token"),
-        eos: role("eos_token"),
-        pad: role("pad_token"),
-        unk: role("unk_token"),
-    };
+    let by_id: HashMap<_, _> = inner.get_added_tokens_decoder().into_iter().collect();
+    let mut added = Added::new(by_id, inner.get_vocab_size(false));
+    added.extend(&inner, extra, &names)?;
+    let roles = added.roles(&names, Roles::default());
 
     let vocab = inner.get_vocab(false);
     let size = vocab.values().max().map_or(0, |max| *max as usize + 1);
@@ -159,12 +184,64 @@ fn build(json: &[u8], configs: Vec<Config>) -> Result<Tokenizer, TokenizerError>
     }
     Tokenizer::from_parts(Parts {
         inner,
-        merger: None,
+        words: None,
         tokens,
         added: added.by_id,
         roles,
         affixes: Affixes::PostProcessor,
     })
+}
+
+/// Tokens that stand for who speaks: no text may become one.
+fn role_tokens(generation: &Config) -> Vec<u32> {
+    ["system_token_id", "user_token_id", "assistant_token_id"]
+        .iter()
+        .filter_map(|key| generation.rest.get(*key)?.as_u64())
+        .filter_map(|id| u32::try_from(id).ok())
+        .collect()
+}
+
+/// Builds a tokenizer from a vocabulary without a `tokenizer.json`. `roles` are control tokens, `listed` the contents of
+/// `added_tokens.json`.
+fn build_model(
+    model: &[u8],
+    roles: &[u32],
+    listed: BTreeMap<String, u32>,
+    configs: Vec<Config>,
+) -> Result<Tokenizer, TokenizerError> {
+    let mut settings = Settings::default();
+    let mut names = Vec::new();
+    // What that file lists is special only if a role says so.
+    let mut extra: Vec<Entry> = listed
+        .into_iter()
+        .map(|(content, id)| (Some(id), AddedToken::from(content, false).normalized(false)))
+        .collect();
+    for config in configs {
+        let flag = |name: &str| config.rest.get(name).and_then(Value::as_bool);
+        settings.add_bos = flag("add_bos_token").or(settings.add_bos);
+        settings.add_eos = flag("add_eos_token").or(settings.add_eos);
+        settings.prefix_space = flag("add_prefix_space").or(settings.prefix_space);
+        settings.legacy = flag("legacy").or(settings.legacy);
+        let pattern = config.rest.get("pat_str").and_then(Value::as_str);
+        settings.pattern = pattern.map(str::to_owned).or(settings.pattern);
+        collect(config, &mut names, &mut extra)?;
+    }
+    let mut base =
+        guard(|| Ok(Base::read(model, &settings))).map_err(|e| TokenizerError::Build {
+            part: "pipeline",
+            detail: e.to_string(),
+        })??;
+    for id in roles {
+        if let Some(Some(token)) = base.tokens.get(*id as usize) {
+            let token = AddedToken::from(&**token, true).normalized(false);
+            base.added.insert(*id, token);
+        }
+    }
+    let mut added = Added::new(std::mem::take(&mut base.added), base.tokens.len());
+    added.extend(&base.inner, extra, &names)?;
+    base.roles = added.roles(&names, base.roles);
+    base.added = added.by_id;
+    Tokenizer::from_parts(base.parts(&settings, &added.ids))
 }
 
 /// Added tokens while they are collected.
@@ -175,9 +252,9 @@ struct Added {
 }
 
 impl Added {
-    fn new(inner: &tokenizers::Tokenizer) -> Self {
-        let by_id: HashMap<_, _> = inner.get_added_tokens_decoder().into_iter().collect();
-        let vocab = u32::try_from(inner.get_vocab_size(false)).unwrap_or(u32::MAX);
+    /// From the added tokens there are, beside a vocabulary of that size.
+    fn new(by_id: HashMap<u32, AddedToken>, vocab: usize) -> Self {
+        let vocab = u32::try_from(vocab).unwrap_or(u32::MAX);
         Self {
             ids: by_id
                 .iter()
@@ -188,6 +265,40 @@ impl Added {
                 .max()
                 .map_or(vocab, |max| vocab.max(max.saturating_add(1))),
             by_id,
+        }
+    }
+
+    /// Adds what the configuration lists, then what it names: names find the flags of what is listed.
+    fn extend(
+        &mut self,
+        inner: &tokenizers::Tokenizer,
+        extra: Vec<Entry>,
+        names: &[RoleName],
+    ) -> Result<(), TokenizerError> {
+        let named = names
+            .iter()
+            .map(|(_, content)| (None, AddedToken::from(content.as_str(), true)));
+        let mut bytes = 0;
+        for (id, token) in extra.into_iter().chain(named) {
+            bytes += token.content.len();
+            check_limit("the number of added tokens", self.by_id.len(), MAX_ADDED)?;
+            check_limit("the length of all added tokens", bytes, MAX_ADDED_BYTES)?;
+            self.add(inner, id, token)?;
+        }
+        Ok(())
+    }
+
+    /// The ids of the named roles; the vocabulary's own where a role has no name.
+    fn roles(&self, names: &[RoleName], own: Roles) -> Roles {
+        let role = |wanted: &str| {
+            let (_, content) = names.iter().rev().find(|(name, _)| name == wanted)?;
+            self.ids.get(content).copied()
+        };
+        Roles {
+            bos: role("bos_token").or(own.bos),
+            eos: role("eos_token").or(own.eos),
+            pad: role("pad_token").or(own.pad),
+            unk: role("unk_token").or(own.unk),
         }
     }
 
@@ -252,8 +363,8 @@ fn check_added(json: &[u8]) -> Result<(), TokenizerError> {
 /// Reads one configuration file: the later file wins over the earlier.
 fn collect(
     config: Config,
-    roles: &mut Vec<(String, String)>,
-    extra: &mut Vec<(Option<u32>, AddedToken)>,
+    roles: &mut Vec<RoleName>,
+    extra: &mut Vec<Entry>,
 ) -> Result<(), TokenizerError> {
     for (id, entry) in config.added_tokens_decoder {
         let id = id

@@ -3,6 +3,7 @@
 //! It must not know about requests, templates, weights or devices: it takes bytes and plain data and gives ids and strings.
 //!
 //! - `hf` reads `tokenizer.json` and what the files beside it say about special tokens;
+//! - `files` finds the vocabulary of a folder that has none, `sentencepiece` and `tiktoken` read it;
 //! - `gguf` builds the same from a GGUF file's vocabulary, `gguf::pre` knows its pre-tokenizers by name;
 //! - `spm` merges pieces by score, as SentencePiece does;
 //! - `added` finds added tokens in text; `encode` is the way from text or segments to ids;
@@ -44,10 +45,14 @@ mod decode;
 mod detokenizer;
 mod encode;
 mod error;
+mod files;
 mod gguf;
 mod hf;
+mod sentencepiece;
 mod spm;
+mod tiktoken;
 mod tokenizer;
+mod words;
 
 pub use detokenizer::Detokenizer;
 pub use encode::{AddSpecial, Segment};

@@ -7,7 +7,7 @@ use tokenizers::{AddedToken, Model as _};
 use crate::TokenizerError;
 use crate::added::AddedTokens;
 use crate::decode::Decoding;
-use crate::spm::SpmMerger;
+use crate::words::WordModel;
 
 /// Ids at or beyond this are refused, so that a damaged file cannot ask for a huge table.
 pub(crate) const MAX_VOCAB: usize = 1 << 22;
@@ -47,7 +47,7 @@ pub(crate) struct Parts {
     /// Normalizer, pre-tokenizer, model, post-processor and decoder; truncation and padding are ignored.
     pub(crate) inner: tokenizers::Tokenizer,
     /// Stands in for the model of `inner` when text is encoded.
-    pub(crate) merger: Option<SpmMerger>,
+    pub(crate) words: Option<Box<dyn WordModel>>,
     /// Tokens by id; later ids of equal content are only decoded, never produced.
     pub(crate) tokens: Vec<Option<Box<str>>>,
     pub(crate) added: HashMap<u32, AddedToken>,
@@ -58,7 +58,7 @@ pub(crate) struct Parts {
 /// A loaded tokenizer. It is immutable and shared between threads in an `Arc`.
 pub struct Tokenizer {
     pub(crate) inner: tokenizers::Tokenizer,
-    pub(crate) merger: Option<SpmMerger>,
+    pub(crate) words: Option<Box<dyn WordModel>>,
     pub(crate) added: AddedTokens,
     pub(crate) affixes: Affixes,
     pub(crate) decoding: Decoding,
@@ -85,7 +85,7 @@ impl Tokenizer {
     pub(crate) fn from_parts(parts: Parts) -> Result<Self, TokenizerError> {
         let Parts {
             mut inner,
-            merger,
+            words,
             mut tokens,
             added,
             roles,
@@ -120,13 +120,13 @@ impl Tokenizer {
             .filter(|(id, content)| added.get(*id).is_some_and(|t| t.content != *content))
             .map(|(id, content)| (id, content.to_owned()))
             .collect();
-        let model_unk = model_unk(&inner).or(merger.as_ref().and_then(SpmMerger::unk));
+        let model_unk = model_unk(&inner).or(words.as_ref().and_then(|words| words.unk()));
         Ok(Self {
             added,
             normalized,
             decoding: Decoding::of(inner.get_decoder())?,
             inner,
-            merger,
+            words,
             affixes,
             roles,
             model_unk,

@@ -351,8 +351,9 @@ def real(path):
     golden.write_text(json.dumps(out, ensure_ascii=False), encoding="utf-8")
 
 
-if sys.argv[1:]:
-    for path in sys.argv[1:]:
-        real(path)
-else:
-    main()
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        for path in sys.argv[1:]:
+            real(path)
+    else:
+        main()

@@ -18,8 +18,8 @@ pub(super) struct Pre {
 
 /// GPT-2.
 const GPT2: &str = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-const DIGIT: &str = r"\p{N}";
-const DIGITS_3: &str = r"\p{N}{1,3}";
+pub(crate) const DIGIT: &str = r"\p{N}";
+pub(crate) const DIGITS_3: &str = r"\p{N}{1,3}";
 const NEWLINE: &str = r"[\r\n]";
 /// BLOOM: anything between spaces and sentence marks.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
@@ -54,17 +54,17 @@ const DEEPSEEK_MARKS: &str = concat!(
 );
 
 /// Contractions in any case, as every family since GPT-4 writes them.
-const CONTRACTION: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+pub(crate) const CONTRACTION: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 
 /// GPT-4's pattern. `number` says how digits are grouped.
-fn gpt4(number: &str) -> String {
+pub(crate) fn gpt4(number: &str) -> String {
     format!(
         r"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
 }
 
 /// GPT-4o's pattern: words end where case goes up again. `suffix` follows a word, `number` groups digits.
-fn gpt4o(suffix: &str, number: &str) -> String {
+pub(crate) fn gpt4o(suffix: &str, number: &str) -> String {
     let upper = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]";
     let lower = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]";
     let before = r"[^\r\n\p{L}\p{N}]?";

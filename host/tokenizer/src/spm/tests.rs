@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::SpmMerger;
+use super::{ByteFallback, SpmMerger};
+use crate::words::{Place, WordModel};
 
-fn merger(pieces: &[(&str, f32)], bytes: &[(u8, u32)], unk: Option<u32>) -> SpmMerger {
+fn merger(pieces: &[(&str, f32)], bytes: &[(u8, u32)], unk: Option<u32>) -> ByteFallback {
     let mut table = Box::new([None; 256]);
     for (byte, id) in bytes {
         table[usize::from(*byte)] = Some(*id);
@@ -13,11 +14,19 @@ fn merger(pieces: &[(&str, f32)], bytes: &[(u8, u32)], unk: Option<u32>) -> SpmM
         .zip(pieces)
         .map(|(id, (piece, score))| ((*piece).into(), (id, *score)))
         .collect();
-    SpmMerger::new(pieces, table, unk)
+    ByteFallback {
+        merger: SpmMerger::new(pieces),
+        bytes: table,
+        unk,
+    }
 }
 
-fn ids(merger: &SpmMerger, text: &str) -> Vec<u32> {
-    merger.encode(text).iter().map(|token| token.id).collect()
+fn ids(merger: &ByteFallback, text: &str) -> Vec<u32> {
+    merger
+        .encode(text, Place::First)
+        .iter()
+        .map(|token| token.id)
+        .collect()
 }
 
 /// By hand: in "aaaaa" the pairs at 0 and 2 become "aa"; ("aa","a") and ("aa","aa") tie only by score, so "aaa" (-2) beats
