@@ -90,7 +90,7 @@ CASES = {
             **PLAIN,
             "factor": rope_config(factor=4.5, attention_factor=0.1 * math.log(4) + 1),
             "attention factor": rope_config(attention_factor=1.0),
-            "original length": rope_config(original_max_position_embeddings=128),
+            "original length": rope_config(original_max_position_embeddings=32),
             "fast and slow turns": rope_config(beta_fast=4.0, beta_slow=0.5),
             "whole borders": rope_config(truncate=False),
             **GQA,
