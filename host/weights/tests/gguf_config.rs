@@ -224,3 +224,67 @@ fn tokenizer_ids_may_say_none_but_not_lie() {
         .to_string();
     assert!(error.contains("1 entries for 2 tokens"), "{error}");
 }
+
+/// A file of one of the older architectures: 2 heads of 4 dimensions, layer norms, and a fused projection of `rows` rows.
+fn older(arch: &str, rows: u64) -> Builder {
+    let key = |key: &str| format!("{arch}.{key}");
+    model(arch, 1)
+        .entry(&key("attention.head_count"), 4, &2u32.to_le_bytes())
+        .entry(&key("attention.layer_norm_epsilon"), 6, &float(1e-5))
+        .tensor("blk.0.attn_qkv.weight", &[8, rows], 0, 64)
+        .tensor("blk.0.ffn_up.weight", &[8, 1], 0, 1024)
+        .data(2048)
+}
+
+#[test]
+fn starcoder_heads_are_read_off_the_projection() {
+    // 8 + 2 · 4 rows: one key head; 3 · 8: as many as query heads.
+    assert_eq!(config(&older("starcoder", 16))["multi_query"], json!(true));
+    assert_eq!(config(&older("starcoder", 24))["multi_query"], json!(false));
+    assert!(refusal(&older("starcoder", 20)).contains("20 rows, which fit neither"));
+}
+
+#[test]
+fn falcon_with_biases_is_refused() {
+    let kv =
+        |file: Builder, n: u32| file.entry("falcon.attention.head_count_kv", 4, &n.to_le_bytes());
+    let one = config(&kv(older("falcon", 16), 1));
+    assert_eq!(one["new_decoder_architecture"], json!(false));
+    let two = config(&kv(older("falcon", 24), 2));
+    assert_eq!(two["new_decoder_architecture"], json!(true));
+    assert_eq!(two["num_ln_in_parallel_attn"], json!(1));
+    let bias = older("falcon", 24).tensor("blk.0.attn_qkv.bias", &[24], 0, 1088);
+    assert!(refusal(&bias).contains("Falcon RW"));
+}
+
+#[test]
+fn fused_projections_must_fit_their_heads() {
+    let source = |rows| GgufSource::new(older("bloom", rows).open().unwrap());
+    assert!(source(24).is_ok());
+    let error = source(25).unwrap_err().to_string();
+    assert!(error.contains("25 rows, which 2 query heads and 2 key heads cannot share"));
+}
+
+#[test]
+fn neox_rotates_a_share_of_each_head() {
+    let rotary =
+        |n: u32| older("gptneox", 24).entry("gptneox.rope.dimension_count", 4, &n.to_le_bytes());
+    assert_eq!(config(&rotary(2))["rotary_pct"], json!(0.5));
+    assert_eq!(config(&rotary(2))["use_parallel_residual"], json!(true));
+    assert!(refusal(&rotary(6)).contains("rotates 6 of 4"));
+}
+
+#[test]
+fn mpt_attention() {
+    let plain = config(&older("mpt", 24));
+    assert_eq!(plain["attn_config"]["alibi"], json!(false));
+    assert_eq!(plain["attn_config"]["clip_qkv"], Value::Null);
+    assert_eq!(plain["learned_pos_emb"], json!(false));
+    let grouped = older("mpt", 16)
+        .entry("mpt.attention.head_count_kv", 4, &1u32.to_le_bytes())
+        .entry("mpt.attention.max_alibi_bias", 6, &float(8.0));
+    let attention = config(&grouped)["attn_config"].clone();
+    assert_eq!(attention["attn_type"], json!("grouped_query_attention"));
+    assert_eq!(attention["kv_n_heads"], json!(1));
+    assert_eq!(attention["alibi_bias_max"], json!(8.0));
+}

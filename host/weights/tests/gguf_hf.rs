@@ -164,10 +164,95 @@ fn gpt2_conv1d_weights_have_their_own_layout_unless_quantized() {
 }
 
 #[test]
+fn fused_projections_go_by_head_again() {
+    for (stem, name, rows) in [
+        ("gptneox", "gpt_neox.layers.1.attention.query_key_value", 48),
+        (
+            "bloom",
+            "transformer.h.1.self_attention.query_key_value",
+            48,
+        ),
+        (
+            "falcon-7b",
+            "transformer.h.1.self_attention.query_key_value",
+            24,
+        ),
+        (
+            "falcon-40b",
+            "transformer.h.1.self_attention.query_key_value",
+            32,
+        ),
+    ] {
+        let source = check(stem, 0.0);
+        assert_eq!(shape(&source, &format!("{name}.weight")), [rows, 16]);
+        let bias = source.info(&format!("{name}.bias"));
+        assert_eq!(bias.is_some(), rows == 48, "{stem}");
+    }
+}
+
+#[test]
+fn fused_projections_move_by_whole_heads() {
+    // Two key heads, four query heads, four rows a head: file order q0 q1 q2 q3 k0 k1 v0 v1.
+    let source = check("falcon-40b", 0.0);
+    let name = "transformer.h.0.self_attention.query_key_value.weight";
+    let stored = source.gguf().tensor("blk.0.attn_qkv.weight").unwrap();
+    let stored = source.gguf().bytes(stored).unwrap();
+    let bytes = source.read(name).unwrap();
+    let head = stored.len() / 8;
+    let order = |i: usize| &stored[i * head..(i + 1) * head];
+    for (at, from) in [0, 1, 4, 6, 2, 3, 5, 7].into_iter().enumerate() {
+        assert_eq!(&bytes[at * head..(at + 1) * head], order(from), "head {at}");
+    }
+}
+
+#[test]
+fn older_families_have_their_names() {
+    let starcoder = check("starcoder", 0.0);
+    assert_eq!(
+        shape(&starcoder, "transformer.h.1.attn.c_attn.weight"),
+        [24, 16]
+    );
+    assert_eq!(shape(&starcoder, "transformer.wpe.weight"), [64, 16]);
+    let neox = check("gptneox", 0.0);
+    assert_eq!(shape(&neox, "embed_out.weight"), [24, 16]);
+    let bloom = check("bloom", 0.0);
+    let norm = "transformer.word_embeddings_layernorm.bias";
+    assert_eq!(shape(&bloom, norm), [16]);
+    let one_norm = check("falcon-7b", 0.0);
+    let has = |source: &GgufSource, norm: &str| {
+        let name = format!("transformer.h.1.{norm}.weight");
+        source.info(&name).is_some()
+    };
+    assert!(has(&one_norm, "input_layernorm") && !has(&one_norm, "ln_mlp"));
+    let two_norms = check("falcon-40b", 0.0);
+    assert!(has(&two_norms, "ln_attn") && has(&two_norms, "ln_mlp"));
+    let mpt = check("mpt", 0.0);
+    assert_eq!(
+        shape(&mpt, "transformer.blocks.1.attn.Wqkv.weight"),
+        [48, 16]
+    );
+}
+
+#[test]
+fn older_configs_say_what_their_guests_read() {
+    let config = |stem: &str| hf_config(&open(stem)).unwrap();
+    let neox = config("gptneox");
+    assert_eq!(neox["rotary_pct"], json!(0.5));
+    assert_eq!(neox["rotary_emb_base"], json!(10_000.0));
+    assert_eq!(config("bloom")["seq_length"], json!(64));
+    let mpt = config("mpt");
+    assert_eq!(mpt["architectures"], json!(["MPTForCausalLM"]));
+    assert_eq!(mpt["expansion_ratio"], json!(4.0));
+    let attention = json!({"attn_type": "multihead_attention", "alibi": true, "alibi_bias_max": 16.0,
+        "clip_qkv": 6.0, "qk_ln": false, "prefix_lm": false, "softmax_scale": null});
+    assert_eq!(mpt["attn_config"], attention);
+}
+
+#[test]
 fn configs_equal_those_of_transformers() {
     let text = std::fs::read_to_string(golden("configs.json")).unwrap();
     let all: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
-    assert_eq!(all.len(), 7);
+    assert_eq!(all.len(), 13);
     for (stem, fields) in all {
         let config = hf_config(&open(&stem)).unwrap();
         for (field, want) in fields.as_object().unwrap() {

@@ -3,6 +3,7 @@
 quants.safetensors  random blocks of every quantized type ("<type>.bytes") and what gguf-py makes of them ("<type>.values")
 <architecture>.gguf tiny checkpoints, changed the way llama.cpp's convert_hf_to_gguf.py changes real ones; transformers
                     loads each with gguf_file= and must find the Hugging Face weights again, else this script fails
+                    (transformers reads llama, qwen2, qwen3, gemma3, gpt2 and bloom so)
 configs.json        the fields of each checkpoint's Hugging Face config
 
 The weights follow a formula over Hugging Face name and flat index, so that the tests can tell what to expect.
@@ -73,6 +74,77 @@ def convert(arch, config, tensors):
         yield new, np.ascontiguousarray(w)
 
 
+def stacked(w, heads, kv_heads):
+    """llama.cpp: all queries, all keys, all values, of a projection that goes key head by key head."""
+    group = heads // kv_heads
+    by_head = w.reshape(kv_heads, group + 2, -1, *w.shape[1:])
+    parts = by_head[:, :group], by_head[:, group : group + 1], by_head[:, group + 1 :]
+    return np.concatenate([p.reshape(-1, *w.shape[1:]) for p in parts])
+
+
+def convert_older(arch, config, tensors):
+    """The same for StarCoder, GPT-NeoX, BLOOM, Falcon and MPT."""
+    kind = {name: k for k, name in gguf.MODEL_ARCH_NAMES.items()}[arch]
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    heads = config.num_attention_heads
+    kv_heads = heads
+    if arch == "falcon":
+        kv_heads = config.num_kv_heads if config.new_decoder_architecture else 1
+    for name, w in tensors.items():
+        if ".query_key_value." in name:
+            w = stacked(w, heads, kv_heads)
+        if arch == "bloom":
+            name = name.removeprefix("transformer.")
+        new = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert new, name
+        yield new, np.ascontiguousarray(w)
+
+
+def write_older(arch, stem, config, extra=()):
+    torch.manual_seed(0)
+    state = transformers.AutoModelForCausalLM.from_config(config).state_dict()
+    if config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    published = lambda name: name.replace("lm_head", "embed_out") if arch == "gptneox" else name
+    tensors = {published(name): value(published(name), tuple(w.shape)) for name, w in state.items()}
+
+    w = gguf.GGUFWriter(HERE / f"{stem}.gguf", arch)
+    w.add_embedding_length(config.hidden_size)
+    w.add_block_count(config.num_hidden_layers)
+    w.add_head_count(config.num_attention_heads)
+    for method, argument in extra:
+        getattr(w, method)(argument)
+    tokenizer(w, config)
+    for name, data in convert_older(arch, config, tensors):
+        w.add_tensor(name, data if data.ndim < 2 else data.astype(np.float16))
+    finish(w)
+    if arch == "bloom":  # transformers loads none of the others, or leaves their rows as they are
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(HERE, gguf_file=f"{stem}.gguf", dtype=torch.float32)
+        for name, got in loaded.state_dict().items():
+            assert np.abs(got.numpy() - tensors[name]).max() == 0, (stem, name)
+
+
+def tokenizer(w, config):
+    """Enough of a tokenizer to read: a control token that ends a turn beside eos."""
+    texts = ["<s>", "</s>", "<|im_end|>"] + [chr(97 + i) for i in range(config.vocab_size - 3)]
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("default")
+    w.add_token_list(texts)
+    w.add_token_types([3, 3, 3] + [1] * (len(texts) - 3))
+    w.add_token_merges(["a b", "c d"])
+    w.add_bos_token_id(0)
+    w.add_eos_token_id(1)
+    w.add_add_bos_token(True)
+    w.add_chat_template("{{ messages[0].content }}")
+
+
+def finish(w):
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
 def llama3_factors(base, dim, scaling):
     old = scaling["original_max_position_embeddings"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
@@ -113,17 +185,7 @@ def write(arch, stem, config, quantize=None, rope_factors=None, base=None, extra
         w.add_vocab_size(config.vocab_size)
     for method, argument in extra:
         getattr(w, method)(argument)
-    # Enough of a tokenizer to read: a control token that ends a turn beside eos.
-    texts = ["<s>", "</s>", "<|im_end|>"] + [chr(97 + i) for i in range(config.vocab_size - 3)]
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("default")
-    w.add_token_list(texts)
-    w.add_token_types([3, 3, 3] + [1] * (len(texts) - 3))
-    w.add_token_merges(["a b", "c d"])
-    w.add_bos_token_id(0)
-    w.add_eos_token_id(1)
-    w.add_add_bos_token(True)
-    w.add_chat_template("{{ messages[0].content }}")
+    tokenizer(w, config)
     if rope_factors is not None:
         w.add_tensor("rope_freqs.weight", rope_factors)
     for name, data in convert(arch, config, tensors):
@@ -133,10 +195,7 @@ def write(arch, stem, config, quantize=None, rope_factors=None, base=None, extra
             w.add_tensor(name, gguf.quants.quantize(data, quantize), raw_dtype=quantize)
         else:
             w.add_tensor(name, data.astype(np.float16))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    finish(w)
 
     loaded = transformers.AutoModelForCausalLM.from_pretrained(HERE, gguf_file=f"{stem}.gguf", dtype=torch.float32)
     for name, got in loaded.state_dict().items():
@@ -150,6 +209,39 @@ FIELDS = """vocab_size hidden_size num_hidden_layers num_attention_heads num_key
 max_position_embeddings rms_norm_eps layer_norm_epsilon tie_word_embeddings hidden_act hidden_activation attention_bias mlp_bias
 query_pre_attn_scalar sliding_window layer_types activation_function n_embd n_layer n_head n_positions use_sliding_window
 final_logit_softcapping attn_logit_softcapping bos_token_id eos_token_id""".split()
+
+
+OLDER_FIELDS = """layer_norm_eps use_parallel_residual multi_query n_inner num_kv_heads new_decoder_architecture parallel_attn alibi bias
+num_ln_in_parallel_attn ffn_hidden_size activation d_model n_layers n_heads max_seq_len no_bias norm_type""".split()
+
+
+def older():
+    """{stem: config} of families that llama.cpp does not call by their own names, or whose fused projections it reorders."""
+    t = transformers
+    sizes = dict(vocab_size=24, bos_token_id=0, eos_token_id=1)
+    gpt = dict(**sizes, n_embd=16, n_layer=2, n_head=4, n_positions=64)
+    wide = dict(**sizes, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
+    configs = {
+        "starcoder": t.GPTBigCodeConfig(**gpt, n_inner=24),
+        "gptneox": t.GPTNeoXConfig(**wide, intermediate_size=24, max_position_embeddings=64, use_parallel_residual=False,
+                                   rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
+        "bloom": t.BloomConfig(**sizes, hidden_size=16, n_layer=2, n_head=4, tie_word_embeddings=False),
+        "falcon-7b": t.FalconConfig(**wide, num_kv_heads=1),
+        "falcon-40b": t.FalconConfig(**wide, new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False),
+        "mpt": t.MptConfig(**sizes, d_model=16, n_layers=2, n_heads=4, max_seq_len=64, attn_config=dict(clip_qkv=6.0, alibi_bias_max=16)),
+    }
+    eps, context = ("add_layer_norm_eps", 1e-5), ("add_context_length", 64)
+    four = ("add_feed_forward_length", 64)
+    kv = lambda n: ("add_head_count_kv", n)
+    falcon = [("add_context_length", 2048), ("add_tensor_data_layout", "jploski"), four, eps]
+    write_older("starcoder", "starcoder", configs["starcoder"], [context, four, kv(1), eps])
+    neox = [("add_rope_dimension_count", 2), ("add_parallel_residual", False)]
+    write_older("gptneox", "gptneox", configs["gptneox"], [context, ("add_feed_forward_length", 24), *neox, eps])
+    write_older("bloom", "bloom", configs["bloom"], [context, four, kv(4), eps])
+    write_older("falcon", "falcon-7b", configs["falcon-7b"], [*falcon, kv(1)])
+    write_older("falcon", "falcon-40b", configs["falcon-40b"], [*falcon, kv(2)])
+    write_older("mpt", "mpt", configs["mpt"], [context, four, eps, ("add_clamp_kqv", 6.0), ("add_max_alibi_bias", 16.0)])
+    return configs
 
 
 def main():
@@ -187,6 +279,9 @@ def main():
     fields = {}
     for stem, config in sorted(configs.items()):
         fields[stem] = {f: getattr(config, f) for f in FIELDS if hasattr(config, f)}
+        fields[stem]["model_type"] = config.model_type
+    for stem, config in older().items():
+        fields[stem] = {f: getattr(config, f) for f in FIELDS + OLDER_FIELDS if hasattr(config, f)}
         fields[stem]["model_type"] = config.model_type
     text = json.dumps(fields, indent=1, sort_keys=True)
     (HERE / "configs.json").write_text(text + "\n")

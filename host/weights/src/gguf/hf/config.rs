@@ -9,6 +9,8 @@ use super::rope::{self, Factors};
 use super::tokenizer::{self, GgufTokenizer};
 use crate::{DType, Scheme, WeightsError};
 
+mod older;
+
 /// Bounds what a guest is asked to build.
 const MAX_LAYERS: usize = 4096;
 
@@ -33,6 +35,11 @@ pub fn hf_config(gguf: &Gguf) -> Result<Value, WeightsError> {
         Kind::Gemma3 => merge(keys.decoder()?, keys.gemma3()?),
         Kind::Llama => merge(keys.decoder()?, keys.llama()?),
         Kind::Qwen2 | Kind::Qwen3 => merge(keys.decoder()?, keys.qwen()),
+        Kind::GptBigCode => keys.bigcode()?,
+        Kind::GptNeoX => keys.neox()?,
+        Kind::Bloom => keys.bloom()?,
+        Kind::Falcon => keys.falcon()?,
+        Kind::Mpt => keys.mpt()?,
     };
     config = merge(config, own);
     let extra = keys.extra()?;
@@ -403,7 +410,6 @@ impl<'a> Keys<'a> {
     }
 
     fn gpt2(&self) -> Result<Map<String, Value>, WeightsError> {
-        let eps = self.key("attention.layer_norm_epsilon");
         let hidden = self.need("embedding_length")?;
         let inner = self.count("feed_forward_length")?;
         Ok(object(json!({
@@ -414,12 +420,16 @@ impl<'a> Keys<'a> {
             "n_ctx": self.need("context_length")?,
             "n_inner": inner,
             "intermediate_size": inner.unwrap_or(4 * hidden),
-            "layer_norm_epsilon": self
-                .float("attention.layer_norm_epsilon")?
-                .ok_or_else(|| self.malformed(format!("its metadata lacks '{eps}'")))?,
+            "layer_norm_epsilon": self.layer_norm_eps()?,
             "activation_function": "gelu_new",
             "scale_attn_weights": true,
         })))
+    }
+
+    fn layer_norm_eps(&self) -> Result<f64, WeightsError> {
+        let key = "attention.layer_norm_epsilon";
+        self.float(key)?
+            .ok_or_else(|| self.malformed(format!("its metadata lacks '{}'", self.key(key))))
     }
 
     /// The `guesthouse` object.

@@ -29,6 +29,11 @@ pub(super) enum Kind {
     Qwen3,
     Gemma3,
     Gpt2,
+    GptBigCode,
+    GptNeoX,
+    Bloom,
+    Falcon,
+    Mpt,
 }
 
 /// What the converter did to a tensor's values and what therefore is to be undone.
@@ -41,6 +46,9 @@ pub(super) enum Change {
     OneAdded,
     /// A Conv1D weight `[in, out]` was transposed.
     Transposed,
+    /// Rows of a fused projection were reordered from key head by key head, each with its query heads, its key and its
+    /// value, to all queries, all keys, all values.
+    Stacked,
 }
 
 /// Which heads the rows of a projection belong to.
@@ -102,7 +110,82 @@ const GPT2_LAYER: &[(&str, &str)] = &[
     ("ffn_down", "mlp.c_proj"),
 ];
 
-static FAMILIES: [Family; 5] = [
+const NEOX_GLOBALS: &[(&str, &str)] = &[
+    ("token_embd", "gpt_neox.embed_in"),
+    ("output_norm", "gpt_neox.final_layer_norm"),
+    ("output", "embed_out"),
+];
+
+const NEOX_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_qkv", "attention.query_key_value"),
+    ("attn_output", "attention.dense"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_up", "mlp.dense_h_to_4h"),
+    ("ffn_down", "mlp.dense_4h_to_h"),
+];
+
+/// BLOOM and Falcon.
+const BLOOM_GLOBALS: &[(&str, &str)] = &[
+    ("token_embd", "transformer.word_embeddings"),
+    ("token_embd_norm", "transformer.word_embeddings_layernorm"),
+    ("output_norm", "transformer.ln_f"),
+    ("output", "lm_head"),
+];
+
+const BLOOM_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_qkv", "self_attention.query_key_value"),
+    ("attn_output", "self_attention.dense"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_up", "mlp.dense_h_to_4h"),
+    ("ffn_down", "mlp.dense_4h_to_h"),
+];
+
+/// Falcon with two norms a layer, whose first in GGUF is the MLP's.
+const FALCON_TWO_NORMS: &[(&str, &str)] = &[
+    ("attn_norm", "ln_mlp"),
+    ("attn_norm_2", "ln_attn"),
+    ("attn_qkv", "self_attention.query_key_value"),
+    ("attn_output", "self_attention.dense"),
+    ("ffn_up", "mlp.dense_h_to_4h"),
+    ("ffn_down", "mlp.dense_4h_to_h"),
+];
+
+const MPT_GLOBALS: &[(&str, &str)] = &[
+    ("token_embd", "transformer.wte"),
+    ("position_embd", "transformer.wpe"),
+    ("output_norm", "transformer.norm_f"),
+    ("output", "lm_head"),
+];
+
+const MPT_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "norm_1"),
+    ("attn_qkv", "attn.Wqkv"),
+    ("attn_q_norm", "attn.q_ln"),
+    ("attn_k_norm", "attn.k_ln"),
+    ("attn_output", "attn.out_proj"),
+    ("ffn_norm", "norm_2"),
+    ("ffn_up", "ffn.up_proj"),
+    ("ffn_down", "ffn.down_proj"),
+];
+
+static FALCON_LARGE: Family = Family {
+    layer: FALCON_TWO_NORMS,
+    ..FALCON
+};
+
+const FALCON: Family = Family {
+    gguf: "falcon",
+    class: "FalconForCausalLM",
+    model_type: "falcon",
+    kind: Kind::Falcon,
+    globals: BLOOM_GLOBALS,
+    layers: "transformer.h",
+    layer: BLOOM_LAYER,
+};
+
+static FAMILIES: [Family; 10] = [
     Family {
         gguf: "llama",
         class: "LlamaForCausalLM",
@@ -148,6 +231,43 @@ static FAMILIES: [Family; 5] = [
         layers: "transformer.h",
         layer: GPT2_LAYER,
     },
+    Family {
+        gguf: "starcoder",
+        class: "GPTBigCodeForCausalLM",
+        model_type: "gpt_bigcode",
+        kind: Kind::GptBigCode,
+        globals: GPT2_GLOBALS,
+        layers: "transformer.h",
+        layer: GPT2_LAYER,
+    },
+    Family {
+        gguf: "gptneox",
+        class: "GPTNeoXForCausalLM",
+        model_type: "gpt_neox",
+        kind: Kind::GptNeoX,
+        globals: NEOX_GLOBALS,
+        layers: "gpt_neox.layers",
+        layer: NEOX_LAYER,
+    },
+    Family {
+        gguf: "bloom",
+        class: "BloomForCausalLM",
+        model_type: "bloom",
+        kind: Kind::Bloom,
+        globals: BLOOM_GLOBALS,
+        layers: "transformer.h",
+        layer: BLOOM_LAYER,
+    },
+    FALCON,
+    Family {
+        gguf: "mpt",
+        class: "MPTForCausalLM",
+        model_type: "mpt",
+        kind: Kind::Mpt,
+        globals: MPT_GLOBALS,
+        layers: "transformer.blocks",
+        layer: MPT_LAYER,
+    },
 ];
 
 impl Family {
@@ -157,6 +277,9 @@ impl Family {
             .metadata()
             .str("general.architecture")?
             .ok_or_else(|| malformed(gguf.path(), "its metadata lacks 'general.architecture'"))?;
+        if name == FALCON.gguf && gguf.tensor("blk.0.attn_norm_2.weight").is_some() {
+            return Ok(&FALCON_LARGE);
+        }
         FAMILIES.iter().find(|f| f.gguf == name).ok_or_else(|| {
             let known: Vec<&str> = FAMILIES.iter().map(|f| f.gguf).collect();
             WeightsError::Unsupported {
@@ -202,6 +325,7 @@ impl Family {
             (Kind::Gpt2, "attn_qkv" | "attn_output" | "ffn_up" | "ffn_down", "weight") => {
                 Change::Transposed
             }
+            (Kind::GptNeoX | Kind::Bloom | Kind::Falcon, "attn_qkv", _) => Change::Stacked,
             _ => Change::None,
         }
     }

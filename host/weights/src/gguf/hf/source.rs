@@ -44,6 +44,16 @@ enum Undo {
     },
     SubtractOne(DType),
     Transpose,
+    /// From all queries, all keys, all values to the parts of each key head.
+    ByHead(Fused),
+}
+
+/// Heads of a fused projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fused {
+    /// Query heads of a key head.
+    queries: usize,
+    kv_heads: usize,
 }
 
 impl GgufSource {
@@ -139,6 +149,7 @@ impl Layout<'_> {
                     ));
                 }
             },
+            Change::Stacked => Undo::ByHead(self.fused(gguf, stored)?),
             Change::Transposed if self.conv1d_transposed || info.shape.len() != 2 => Undo::Nothing,
             Change::Transposed => {
                 info.shape.reverse();
@@ -146,6 +157,35 @@ impl Layout<'_> {
             }
         };
         Ok(Some((name, info, undo)))
+    }
+
+    fn fused(&self, gguf: &Gguf, stored: &GgufTensor) -> Result<Fused, WeightsError> {
+        let (heads, kv_heads) = (self.keys.heads()?, self.keys.kv_heads()?);
+        Self::plain_if_vector(gguf, stored)?;
+        let rows = stored.info.shape.first().copied().unwrap_or(1);
+        if heads.is_multiple_of(kv_heads) && rows.is_multiple_of(heads + 2 * kv_heads) {
+            return Ok(Fused {
+                queries: heads / kv_heads,
+                kv_heads,
+            });
+        }
+        Err(malformed(
+            gguf.path(),
+            format!(
+                "tensor '{}' has {rows} rows, which {heads} query heads and {kv_heads} key heads cannot share",
+                stored.name
+            ),
+        ))
+    }
+
+    /// Elements of a bias move one by one, so that they must not be blocks.
+    fn plain_if_vector(gguf: &Gguf, stored: &GgufTensor) -> Result<(), WeightsError> {
+        if stored.info.shape.len() == 1 && stored.info.scheme.is_row_blocked() {
+            let (name, scheme) = (&stored.name, stored.info.scheme);
+            let what = format!("bias '{name}' is stored as {scheme}, expected a plain type");
+            return Err(malformed(gguf.path(), what));
+        }
+        Ok(())
     }
 
     /// Rows of one head of a query or key projection.
@@ -160,11 +200,7 @@ impl Layout<'_> {
             Heads::KeyValue => self.keys.kv_heads()?,
         };
         let rows = stored.info.shape.first().copied().unwrap_or(1);
-        if stored.info.shape.len() == 1 && stored.info.scheme.is_row_blocked() {
-            let (name, scheme) = (&stored.name, stored.info.scheme);
-            let what = format!("bias '{name}' is stored as {scheme}, expected a plain type");
-            return Err(malformed(gguf.path(), what));
-        }
+        Self::plain_if_vector(gguf, stored)?;
         if heads > 0 && rows.is_multiple_of(2 * heads) {
             return Ok(rows / heads);
         }
@@ -202,6 +238,7 @@ impl WeightSource for GgufSource {
             Undo::Deinterleave { rows } => Cow::Owned(deinterleave(bytes, stored, rows)),
             Undo::SubtractOne(dtype) => Cow::Owned(subtract_one(dtype, bytes)),
             Undo::Transpose => Cow::Owned(transpose(bytes, &stored.info)),
+            Undo::ByHead(fused) => Cow::Owned(by_head(bytes, fused)),
         })
     }
 }
@@ -215,6 +252,21 @@ fn deinterleave(bytes: &[u8], stored: &GgufTensor, head_rows: usize) -> Vec<u8> 
         for row in (0..half).map(|i| 2 * i).chain((0..half).map(|i| 2 * i + 1)) {
             out.extend_from_slice(&head[row * row_bytes..(row + 1) * row_bytes]);
         }
+    }
+    out
+}
+
+/// Moves whole heads.
+fn by_head(bytes: &[u8], fused: Fused) -> Vec<u8> {
+    let Fused { queries, kv_heads } = fused;
+    let head = bytes.len() / (kv_heads * (queries + 2));
+    let (q, kv) = bytes.split_at(queries * kv_heads * head);
+    let (k, v) = kv.split_at(kv_heads * head);
+    let mut out = Vec::with_capacity(bytes.len());
+    for i in 0..kv_heads {
+        out.extend_from_slice(&q[i * queries * head..(i + 1) * queries * head]);
+        out.extend_from_slice(&k[i * head..(i + 1) * head]);
+        out.extend_from_slice(&v[i * head..(i + 1) * head]);
     }
     out
 }
