@@ -141,8 +141,47 @@ def older_families():
     refused("mpt", "mpt", 'logit_scale is "big"', logit_scale="big")
 
 
+def current_families():
+    """Rope as transformers 4 and as transformers 5 spell it, and defaults that published configs rely on."""
+    config, tensors, golden = load("gemma")
+    del config["hidden_act"]
+    same("Gemma with hidden_activation", "gemma", {**config, "hidden_activation": "gelu_pytorch_tanh"}, tensors, golden)
+    same("Gemma with the first configs' gelu", "gemma", {**config, "hidden_act": "gelu"}, tensors, golden)
+    config, tensors, golden = load("gemma2")
+    same("Gemma 2 without layer types", "gemma", {k: v for k, v in config.items() if k != "layer_types"}, tensors, golden)
+
+    for name, by in (("phi", "phi"), ("phi3", "phi3"), ("stablelm", "stablelm"), ("glm4", "glm4"), ("llama-linear", "llama")):
+        config, tensors, golden = load(name)
+        rope = dict(config.pop("rope_scaling") or dict(rope_type="default"), rope_theta=config.pop("rope_theta"))
+        if "partial_rotary_factor" in config:
+            rope["partial_rotary_factor"] = config.pop("partial_rotary_factor")
+        same(f"{name} with newer rope", by, {**config, "rope_parameters": rope}, tensors, golden)
+    config, tensors, golden = load("phi3")
+    first = {**config, "rope_scaling": {**config["rope_scaling"], "type": "su"}}
+    same("Phi 3 with longrope's first name", "phi3", first, tensors, golden)
+    config, tensors, golden = load("cohere2")
+    types = config.pop("layer_types")
+    assert types == ["sliding_attention", "full_attention", "sliding_attention"]
+    same("Command R7B with a pattern", "cohere", {**config, "sliding_window_pattern": 2}, tensors, golden)
+    config, tensors, golden = load("glm4")
+    assert (config.pop("partial_rotary_factor"), config.pop("attention_bias")) == (0.5, True)
+    same("GLM-4 with defaults", "glm4", config, tensors, golden)
+
+    refused("gemma", "gemma2", "use_bidirectional_attention is true", use_bidirectional_attention=True)
+    refused("phi", "phi", "partial_rotary_factor is 1.5", partial_rotary_factor=1.5)
+    refused("phi3", "phi3", "rope_scaling.long_factor is missing", rope_scaling=dict(type="longrope", short_factor=[1.0] * 6))
+    refused("stablelm", "stablelm", 'hidden_act is "swiglu"', hidden_act="swiglu")
+    refused("cohere", "cohere2", 'layer_types has "chunked_attention"', layer_types=["chunked_attention"] * 3)
+    refused("granite", "granite", "logits_scaling is 0", logits_scaling=0)
+    refused("granite", "minicpm", "num_experts is 8", num_experts=8)
+    refused("granite", "minicpm", "sparse_config is", sparse_config=dict(kernel_size=32))
+    refused("smollm3", "smollm3-window", "no_rope_layers is [1,1]", no_rope_layers=[1, 1])
+    refused("glm4", "glm4", "num_key_value_heads is 3", num_key_value_heads=3)
+
+
 def main():
     older_families()
+    current_families()
     config, tensors, golden = load("gpt2")
     strip = {k.removeprefix("transformer."): v for k, v in tensors.items()}
     same("GPT-2 without a prefix", "gpt2", config, strip, golden)
