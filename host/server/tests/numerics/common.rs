@@ -156,6 +156,14 @@ pub(crate) fn sees_all(model: &Path) -> bool {
         .any(|group| group.spec.kind == CacheKind::Full)
 }
 
+/// Whether sequences of a model have states, which exist at their end alone.
+pub(crate) fn has_states(model: &Path) -> bool {
+    plan(&open(model))
+        .groups
+        .iter()
+        .any(|group| matches!(group.spec.kind, CacheKind::Recurrent { .. }))
+}
+
 fn open(model: &Path) -> ModelFiles {
     ModelFiles::open(&LocalModel::Folder(model.to_owned()), LoadFormat::Auto).unwrap()
 }
@@ -168,6 +176,15 @@ pub(crate) fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
         .iter()
         .map(|group| group.bytes_per_position(setup.device.element_bytes() as usize) as u64)
         .sum();
+    let states: u64 = plan
+        .groups
+        .iter()
+        .map(|group| group.bytes_per_sequence() as u64)
+        .sum();
+    // Where positions are few, states are those of short sequences.
+    let sequences = setup
+        .kv_positions
+        .map_or(u64::from(setup.running), |positions| positions / 32);
     let options = LoadOptions {
         max_num_seqs: setup.running,
         max_num_batched_tokens: Some(setup.step_tokens),
@@ -175,7 +192,9 @@ pub(crate) fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
             Where::Cpu => DeviceChoice::Cpu,
             Where::Cuda { .. } => DeviceChoice::Cuda { ordinal: 0 },
         },
-        kv_cache_bytes: Some(per_position * setup.kv_positions.unwrap_or(1 << 15)),
+        kv_cache_bytes: Some(
+            per_position * setup.kv_positions.unwrap_or(1 << 15) + states * sequences,
+        ),
         threads: Some(setup.threads),
         ..LoadOptions::default()
     };
