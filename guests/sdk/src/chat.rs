@@ -1,7 +1,8 @@
 //! Conversations: what a chat guest is written with.
 //!
 //! A [`Template`] turns a conversation into segments and makes a [`Parser`] for each choice of the answer;
-//! [`export_chat!`](crate::export_chat) makes it the component's export.
+//! [`export_chat!`](crate::export_chat) makes it the component's export. [`messages`] reads the request's messages,
+//! [`Controls`] finds control tokens by their literals, [`Prompt`] collects segments.
 //!
 //! ```
 //! use guesthouse_sdk::chat::{ControlToken, Conversation, Delta, File, Parser, Segment, Template};
@@ -44,6 +45,12 @@
 //! guesthouse_sdk::export_chat!(Plain);
 //! ```
 
+mod prompt;
+
+pub use prompt::{
+    Controls, Message, Plain, Prompt, Role, Trimmed, config, messages, without_tools,
+};
+
 use crate::Error;
 
 /// Generated from `wit/chat`.
@@ -51,7 +58,7 @@ use crate::Error;
 pub mod bindings {
     wit_bindgen::generate!({
         path: ["../../wit/common", "../../wit/chat"],
-        world: "guesthouse:chat/chat-guest",
+        world: "guesthouse:chat/matching-chat-guest",
         generate_all,
         pub_export_macro: true,
         default_bindings_module: "guesthouse_sdk::chat::bindings",
@@ -69,6 +76,10 @@ crate::error::into_wit_error!(bindings::guesthouse::common::types::Error);
 
 /// A conversation's rules, made from a model's files.
 pub trait Template: Sized + 'static {
+    /// `architectures` names of config.json whose models get this guest when they ship no chat template. None: it is chosen
+    /// by name alone.
+    const ARCHITECTURES: &'static [&'static str] = &[];
+
     /// What takes answers apart.
     type Parser: Parser;
 
@@ -114,10 +125,17 @@ macro_rules! export_chat {
 
         const _: () = {
             use $crate::chat::bindings::exports::guesthouse::chat::{
-                parsing as __parsing, template as __template,
+                matching as __matching, parsing as __parsing, template as __template,
             };
             use $crate::chat::bindings::guesthouse::common::{log as __log, types as __types};
             use $crate::chat::{Parser as _, Template as _};
+
+            impl __matching::Guest for __GuesthouseGuest {
+                fn architectures() -> ::std::vec::Vec<::std::string::String> {
+                    let names = <$template as $crate::chat::Template>::ARCHITECTURES;
+                    names.iter().map(|name| (*name).into()).collect()
+                }
+            }
 
             impl __parsing::Guest for __GuesthouseGuest {
                 type Parser = __GuesthouseParser;

@@ -8,10 +8,14 @@ use wasmtime::component::ResourceAny;
 use crate::answer::guest_error;
 use crate::bindings::chat::exports::guesthouse::chat::{parsing, template};
 use crate::bindings::chat::{ChatGuest, ChatGuestPre};
+use crate::block_on::block_on;
 use crate::meter::metered;
 use crate::runtime::Slot;
 use crate::store::{self, AtTick, State, StoreSpec};
 use crate::{CallContext, ComponentError, Module};
+
+/// The interface of guests that know which models they are for.
+const MATCHING: &str = "guesthouse:chat/matching@0.1.0";
 
 /// A conversation as the client sent it; JSON stays JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,6 +134,47 @@ macro_rules! call {
 impl ChatModule {
     pub(crate) fn new(module: Arc<Module>, pre: ChatGuestPre<State>) -> Self {
         Self { module, pre }
+    }
+
+    /// The `architectures` names of config.json that this guest is for, where a model ships no chat template; empty for one that
+    /// does not say (it need not export `guesthouse:chat/matching`). Blocks the thread.
+    ///
+    /// # Errors
+    /// A trap, limit or time-out of the guest.
+    pub fn architectures(&self) -> Result<Vec<String>, ComponentError> {
+        let runtime = &self.module.runtime;
+        let _slot = block_on(runtime.chat.acquire(&self.module.name))?;
+        let spec = StoreSpec {
+            module: &self.module.name,
+            limits: &runtime.config.chat,
+            budget: &runtime.budget,
+            context: CallContext::new("", 0),
+            at_tick: AtTick::Yield,
+        };
+        let mut store = store::store(&runtime.engine, spec);
+        let _ticking = runtime.ticker.enter();
+        store::begin(&mut store);
+        let meter = Arc::clone(&store.data().meter);
+        let call = self.call_architectures(&mut store);
+        let answer = block_on(metered(&meter, call));
+        answer.map_err(|error| store.data_mut().failure("matching.architectures", error))
+    }
+
+    async fn call_architectures(&self, store: &mut Store<State>) -> wasmtime::Result<Vec<String>> {
+        let instance = self
+            .pre
+            .instance_pre()
+            .instantiate_async(&mut *store)
+            .await?;
+        let Some(interface) = instance.get_export_index(&mut *store, None, MATCHING) else {
+            return Ok(Vec::new());
+        };
+        let function = instance
+            .get_export_index(&mut *store, Some(&interface), "architectures")
+            .ok_or_else(|| wasmtime::Error::msg("matching exports no architectures"))?;
+        let function = instance.get_typed_func::<(), (Vec<String>,)>(&mut *store, function)?;
+        let (names,) = function.call_async(&mut *store, ()).await?;
+        Ok(names)
     }
 
     /// Makes a store, an instance and its template. `files` are (name, content); `controls` every control token of the

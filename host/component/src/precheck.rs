@@ -209,6 +209,8 @@ fn role(module: &str, exports: &[String]) -> Result<(Role, bool), ComponentError
             "guesthouse:chat/template" => roles.push(Role::Chat),
             "guesthouse:sampling/plan" => roles.push(Role::Sampler),
             "guesthouse:chat/parsing" => parsing = true,
+            // Optional, and calls for nothing else.
+            "guesthouse:chat/matching" => {}
             "guesthouse:sampling/stepping" => steps = true,
             _ => continue,
         }

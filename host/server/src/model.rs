@@ -17,4 +17,4 @@ mod tests;
 pub use device::{DeviceChoice, DtypeChoice, Target};
 pub use files::{LoadFormat, ModelFiles, Weights};
 pub use load::{LoadError, LoadOptions, LoadedModel, load};
-pub use modules::{GuestChoice, Modules};
+pub use modules::{ChatTemplate, GuestChoice, Modules};

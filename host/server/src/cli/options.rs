@@ -124,14 +124,15 @@ pub(super) struct ModelOptions {
     /// Requests that may wait before new ones are refused with 503.
     #[arg(long, default_value_t = 4096)]
     max_waiting: usize,
-    /// A graph guest of your own.
-    #[arg(long, value_name = "WASM")]
+    /// A graph guest: a file of your own, or the name of a built-in one.
+    #[arg(long, value_name = "WASM|NAME")]
     graph_module: Option<PathBuf>,
-    /// A chat guest of your own.
-    #[arg(long, value_name = "WASM")]
+    /// A chat guest: a file of your own, or the name of a built-in one (jinja, chatml, vicuna, alpaca, …), for models that ship no chat
+    /// template and do not say which they need.
+    #[arg(long, value_name = "WASM|NAME")]
     chat_module: Option<PathBuf>,
-    /// A sampler guest of your own.
-    #[arg(long, value_name = "WASM")]
+    /// A sampler guest: a file of your own, or the name of a built-in one.
+    #[arg(long, value_name = "WASM|NAME")]
     sampler_module: Option<PathBuf>,
 }
 

@@ -239,7 +239,7 @@ struct Input {
     field: &'static str,
     prompts: Vec<Vec<TokenId>>,
     scored: Option<u32>,
-    /// The chat guest's.
+    /// The chat guest's; those that are control tokens' literals stand for the tokens.
     stop_strings: Vec<String>,
     chat: Option<JobChat>,
 }
@@ -257,12 +257,20 @@ async fn build(
             Ok(JobPrompt { tokens, max_tokens })
         })
         .collect::<Result<Vec<_>, ApiError>>()?;
-    let planned = plan(model, params).await?;
     let stopping = params.stopping();
-    let mut told_stop_tokens = stopping.tokens().to_vec();
-    told_stop_tokens.retain(|token| !model.stop_tokens.contains(token));
     let mut stop_strings = stopping.strings().to_vec();
-    stop_strings.extend(input.stop_strings);
+    // What the guest names may be control tokens, which do not appear in the text.
+    let mut ends = model.stop_tokens.clone();
+    for stop in input.stop_strings {
+        let token = model.tokenizer.token_to_id(&stop);
+        match token.filter(|id| model.tokenizer.is_control(*id)) {
+            Some(id) => ends.push(id),
+            None => stop_strings.push(stop),
+        }
+    }
+    let planned = plan(model, params, &ends).await?;
+    let mut told_stop_tokens = stopping.tokens().to_vec();
+    told_stop_tokens.retain(|token| !ends.contains(token));
     Ok(Job {
         model: Arc::clone(model),
         field: input.field,
@@ -273,7 +281,7 @@ async fn build(
         seed: planned.seed.or(params.seed()).unwrap_or_else(rand::random),
         text: Arc::new(TextParams {
             stops: Arc::new(StopSet::new(&stop_strings, stopping.text())),
-            stop_tokens: stopping.all_tokens(&model.stop_tokens),
+            stop_tokens: stopping.all_tokens(&ends),
             min_tokens: params.min_tokens(),
             skip_special: params.skip_special(),
         }),
@@ -285,7 +293,11 @@ async fn build(
 }
 
 /// Asks the sampler guest, off the threads that serve connections: it may use all of its time.
-async fn plan(model: &Arc<ServedModel>, params: &ValidParams) -> Result<Planned, ApiError> {
+async fn plan(
+    model: &Arc<ServedModel>,
+    params: &ValidParams,
+    ends: &[TokenId],
+) -> Result<Planned, ApiError> {
     let mut bad_words = Vec::new();
     for word in params.bad_words() {
         // A word may begin a text or follow a space.
@@ -297,7 +309,7 @@ async fn plan(model: &Arc<ServedModel>, params: &ValidParams) -> Result<Planned,
             }
         }
     }
-    let ends = params.stopping().all_tokens(&model.stop_tokens);
+    let ends = params.stopping().all_tokens(ends);
     let banned = |id| {
         bad_words.iter().any(|word| word.as_slice() == [id])
             || (params.min_tokens() > 0 && ends.contains(&id))

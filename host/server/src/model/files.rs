@@ -1,6 +1,6 @@
 //! A model's files, read and checked as far as no guest is needed.
 
-use crate::model::LoadError;
+use crate::model::{ChatTemplate, LoadError};
 use crate::serving::SamplingDefaults;
 use crate::source::LocalModel;
 use guesthouse_tokenizer::{GgufVocab, Tokenizer};
@@ -106,13 +106,14 @@ impl ModelFiles {
             "tokenizer_config.json",
             "chat_template.jinja",
             "config.json",
+            "generation_config.json",
         ] {
             if let Some(text) = read_text(&path.join(name))? {
                 template_files.push((name.to_owned(), text));
             }
         }
         let vocabulary = match &weights {
-            Weights::Dummy(_) if !has_tokenizer(path) => {
+            Weights::Dummy(_) if !Tokenizer::is_in(path) => {
                 let size = vocab_size(&config).unwrap_or(256);
                 Vocabulary::Dummy(size.min(MAX_DUMMY_VOCAB))
             }
@@ -186,6 +187,26 @@ impl ModelFiles {
     #[must_use]
     pub fn vocab_size(&self) -> Option<u32> {
         vocab_size(&self.config)
+    }
+
+    /// Whether the model brings a chat template of its own.
+    #[must_use]
+    pub fn chat_template(&self) -> ChatTemplate {
+        let shipped = self.template_files.iter().any(|(name, content)| {
+            let config = || serde_json::from_str::<Value>(content).unwrap_or_default();
+            match name.as_str() {
+                "chat_template.jinja" => true,
+                "tokenizer_config.json" => {
+                    config().get("chat_template").is_some_and(|t| !t.is_null())
+                }
+                _ => false,
+            }
+        });
+        if shipped {
+            ChatTemplate::Shipped
+        } else {
+            ChatTemplate::Absent
+        }
     }
 
     /// `architectures` of the configuration.
@@ -270,12 +291,6 @@ fn stated_dtype(config: &Value) -> Option<DType> {
         "bfloat16" => Some(DType::Bf16),
         _ => None,
     }
-}
-
-fn has_tokenizer(path: &Path) -> bool {
-    ["tokenizer.json", "tokenizer.model"]
-        .iter()
-        .any(|name| path.join(name).exists())
 }
 
 fn vocab_size(config: &Value) -> Option<u32> {

@@ -179,7 +179,12 @@ pub fn build_graph(
     files: &ModelFiles,
     choice: &GuestChoice,
 ) -> Result<BuiltGraph, LoadError> {
-    let modules = Modules::choose(runtime, choice, &files.architectures())?;
+    let modules = Modules::choose(
+        runtime,
+        choice,
+        &files.architectures(),
+        files.chat_template(),
+    )?;
     let catalog: Arc<dyn Catalog> = match &files.weights {
         Weights::Checkpoint(source) => Arc::new(SourceCatalog::new(Arc::clone(source))),
         Weights::Dummy(dtype) => Arc::new(DummyCatalog { dtype: *dtype }),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Largest module file that is read, bytes.
 const MAX_MODULE: u64 = 256 << 20;
 
-/// Modules named by the administrator; the rest are chosen among the built-in ones.
+/// Modules named by the administrator, by the file or as one of the built-in ones; the rest are chosen among those.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuestChoice {
     /// Component that builds the graph.
@@ -19,6 +19,15 @@ pub struct GuestChoice {
     pub chat: Option<PathBuf>,
     /// Component that plans sampling.
     pub sampler: Option<PathBuf>,
+}
+
+/// Whether a model brings a chat template of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChatTemplate {
+    /// It has one.
+    Shipped,
+    /// It has none.
+    Absent,
 }
 
 /// A model's three guests.
@@ -35,7 +44,8 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Loads the guests of a model that names `architectures`.
+    /// Loads the guests of a model that names `architectures`. One that ships no chat template gets the chat guest that says it
+    /// is for such models, if there is one.
     ///
     /// # Errors
     /// When a module does not load, or none builds any of the architectures.
@@ -43,26 +53,24 @@ impl Modules {
         runtime: &Arc<Runtime>,
         choice: &GuestChoice,
         architectures: &[&str],
+        template: ChatTemplate,
     ) -> Result<Self, LoadError> {
-        let named = |path: &Path| from_file(runtime, path);
-        let built_in = |role, name: &str| {
-            let guest = builtin::find(role, name).ok_or_else(|| LoadError::MissingBuiltin {
-                name: name.to_owned(),
-            })?;
-            Ok::<_, LoadError>(runtime.load(guest.name, guest.bytes, Origin::Embedded)?)
-        };
         let graph_module = match &choice.graph {
-            Some(path) => named(path)?,
+            Some(path) => named(runtime, Role::Graph, path)?,
             None => for_architecture(runtime, architectures)?,
         };
-        let chat = choice
-            .chat
-            .as_deref()
-            .map_or_else(|| built_in(Role::Chat, "jinja"), named)?;
-        let sampler = choice
-            .sampler
-            .as_deref()
-            .map_or_else(|| built_in(Role::Sampler, "standard"), named)?;
+        let chat = match (&choice.chat, template) {
+            (Some(path), _) => named(runtime, Role::Chat, path)?,
+            (None, ChatTemplate::Shipped) => built_in(runtime, Role::Chat, TEMPLATES)?,
+            (None, ChatTemplate::Absent) => match chat_for(runtime, architectures)? {
+                Some(module) => module,
+                None => built_in(runtime, Role::Chat, TEMPLATES)?,
+            },
+        };
+        let sampler = match &choice.sampler {
+            Some(path) => named(runtime, Role::Sampler, path)?,
+            None => built_in(runtime, Role::Sampler, "standard")?,
+        };
         Ok(Self {
             graph: graph_module.graph()?,
             graph_module,
@@ -70,6 +78,36 @@ impl Modules {
             sampler: sampler.sampler()?,
         })
     }
+}
+
+/// The chat guest that renders the templates that models ship.
+const TEMPLATES: &str = "jinja";
+
+/// A built-in module of that name, or the file.
+fn named(runtime: &Arc<Runtime>, role: Role, path: &Path) -> Result<Arc<Module>, LoadError> {
+    match path.to_str() {
+        Some(name) if builtin::find(role, name).is_some() => built_in(runtime, role, name),
+        _ => from_file(runtime, path),
+    }
+}
+
+fn built_in(runtime: &Arc<Runtime>, role: Role, name: &str) -> Result<Arc<Module>, LoadError> {
+    let guest = builtin::find(role, name).ok_or_else(|| LoadError::MissingBuiltin {
+        name: name.to_owned(),
+    })?;
+    Ok(runtime.load(guest.name, guest.bytes, Origin::Embedded)?)
+}
+
+/// The first built-in chat guest that is for one of the architectures.
+fn chat_for(runtime: &Arc<Runtime>, wanted: &[&str]) -> Result<Option<Arc<Module>>, LoadError> {
+    for guest in builtin::ALL.iter().filter(|g| g.role == Role::Chat) {
+        let module = runtime.load(guest.name, guest.bytes, Origin::Embedded)?;
+        let served = module.chat()?.architectures()?;
+        if served.iter().any(|a| wanted.contains(&a.as_str())) {
+            return Ok(Some(module));
+        }
+    }
+    Ok(None)
 }
 
 /// Loads a component file.

@@ -14,6 +14,8 @@ const WANTED: &[&str] = &[
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
@@ -130,7 +132,11 @@ fn choose(repo: &str, names: &[&str], file: Option<&str>) -> Result<Vec<String>,
                 **n == "model.safetensors" || safetensors.len() == 1
             }
         });
-        let all = WANTED.iter().filter(|w| names.contains(*w)).chain(weights);
+        let tables = names
+            .iter()
+            .filter(|n| n.ends_with(".tiktoken") && !n.contains('/'));
+        let all = WANTED.iter().filter(|w| names.contains(*w));
+        let all = all.chain(tables).chain(weights);
         return Ok(all.map(|s| (*s).to_owned()).collect());
     }
     let gguf: Vec<&str> = names
