@@ -92,7 +92,7 @@ impl Case<'_> {
                 continue;
             }
             // Both runs are that far from the exact answer.
-            let tolerance = 2.0 * device.tolerance(name);
+            let tolerance = 2.0 * device.tolerance(name).each;
             let close = |p: usize, a: &Sampled, b: &Sampled| {
                 let apart = f64::from(a.logprob - b.logprob).abs();
                 assert!(
