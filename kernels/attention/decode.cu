@@ -12,7 +12,7 @@
 //
 // HEAD_DIM, VALUE_DIM: multiples of 16. GROUP: query heads per KV head; above 16 an item has 16 of them or what is left.
 // WARPS (a power of two), STAGES: of the block, and tiles in a warp's ring. WINDOW, SOFTCAP, ALIBI, SINKS: present or not.
-#include "attention/scores.cuh"
+#include "attention/pieces.cuh"
 #include "include/mma.cuh"
 
 #ifndef WARPS
@@ -36,18 +36,6 @@ constexpr int K_BYTES = TILE * K_PITCH * 16, STAGE_BYTES = K_BYTES + TILE * V_PI
 // Floats from head to head in the buffer where parts meet.
 constexpr int O_PITCH = VALUE_DIM + 4;
 
-// What one block does at a stretch; made by the host.
-struct Item {
-  int token;   // row of q and out
-  int slot;    // line of the block tables
-  int q_head;  // first query head
-  int kv_len;  // positions of the row, the newest included
-  int begin;   // tiles, of positions begin * 16 .. min(end * 16, kv_len)
-  int end;
-  int piece;   // first of the pair's pieces, -1 when the item is all of the pair
-  int share;   // this item's index among the pieces, and their number << 16
-};
-
 struct AttentionDecodeParams {
   Rows<const model_t> q;   // [tokens, heads * HEAD_DIM]
   Rows<model_t> out;       // [tokens, heads * VALUE_DIM]
@@ -64,11 +52,6 @@ struct AttentionDecodeParams {
   int window;
   int early;               // not 0: see the launch order in the kernel
 };
-
-DEVICE Item load_item(const Item* from) {
-  int4 a = *(const int4*)from, b = *((const int4*)from + 1);
-  return Item{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
 
 // The tiles of an item that one of the WARPS parts has.
 DEVICE int part_begin(const Item& item, int part) { return item.begin + (item.end - item.begin) * part / WARPS; }
@@ -208,17 +191,6 @@ struct Merged {
     sum.x += w * x.x, sum.y += w * x.y, sum.z += w * x.z, sum.w += w * x.w, total += w * weights.y;
   }
 };
-
-DEVICE float4 load_shared_by_all(const float* from) {
-  float4 x;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from) : "memory");
-  return x;
-}
-DEVICE float2 load_shared_by_all(const float2* from) {
-  float2 x;
-  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
-  return x;
-}
 
 // Divides by the sum of weights, which a sink adds to, and writes four elements of one head.
 DEVICE void write_out(const AttentionDecodeParams& p, const Item& item, int head, int column, Merged x) {

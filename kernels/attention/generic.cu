@@ -1,17 +1,20 @@
 // arch: sm_80+
-// variants: MODEL_F32 K_DIM=16 V_DIM=16 GROUP=2; MODEL_BF16 K_DIM=192 V_DIM=128 GROUP=1 WINDOW SOFTCAP; MODEL_F16 K_DIM=512 V_DIM=512 GROUP=16 ALIBI SINKS; MODEL_F32 K_DIM=10 V_DIM=7 GROUP=3 PREFIX
+// variants: MODEL_F32 K_DIM=16 V_DIM=16 GROUP=2; MODEL_BF16 K_DIM=192 V_DIM=128 GROUP=1 WINDOW SOFTCAP; MODEL_F16 K_DIM=512 V_DIM=512 GROUP=16 ALIBI SINKS; MODEL_F32 K_DIM=10 V_DIM=7 GROUP=3 PREFIX; MODEL_F32 K_DIM=576 V_DIM=512 V_PITCH=576 GROUP=128
 //
-// Attention over the paged cache without matrix instructions: any element type, any head sizes up to 512, any group, chunks
+// Attention over the paged cache without matrix instructions: any element type, any head sizes (values up to 512), any group, chunks
 // of prompts and single tokens alike, arithmetic in f32 throughout.
 //
 // A block has one token and up to HEADS query heads of one KV head. Warp w has the 16-position tiles whose number leaves the
 // rest w, and an online softmax of its own; the warps meet at the end. Which tile belongs to whom depends on absolute
 // positions alone, so a token's result is the same whatever the batch and the chunk.
 //
-// K_DIM, V_DIM: elements of a key and of a value. GROUP: query heads per KV head. WINDOW, SOFTCAP, ALIBI, SINKS, PREFIX (a
+// K_DIM, V_DIM: elements of a key and of a value; V_PITCH: from value to value, K_DIM where values are the prefix of keys. GROUP: query heads per KV head. WINDOW, SOFTCAP, ALIBI, SINKS, PREFIX (a
 // prompt's tokens see all of the prompt): present or not. Grid: (tokens, KV heads * ceil(GROUP / HEADS)).
 #include "attention/scores.cuh"
 
+#ifndef V_PITCH
+#define V_PITCH V_DIM
+#endif
 #ifndef HEADS
 #define HEADS (GROUP < 4 ? GROUP : 4)
 #endif
@@ -24,7 +27,7 @@ constexpr int LANES = 8;
 constexpr int K_VEC = K_DIM * sizeof(model_t) % 16 == 0 ? 16 / sizeof(model_t) : 1;
 constexpr int K_STEPS = (K_DIM + LANES * K_VEC - 1) / (LANES * K_VEC);
 // Elements of a value that a lane takes at a time.
-constexpr int V_VEC = V_DIM % 128 == 0 ? 4 : V_DIM % 64 == 0 ? 2 : 1;
+constexpr int V_VEC = V_DIM % 128 == 0 && V_PITCH % 4 == 0 ? 4 : V_DIM % 64 == 0 && V_PITCH % 2 == 0 ? 2 : 1;
 constexpr int V_STEPS = (V_DIM + 32 * V_VEC - 1) / (32 * V_VEC);
 
 struct AttentionGenericParams {
@@ -122,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_generic(const
     int line = tile * TILE / p.cache.block_size;
     i64 at = ((i64)table[line] * p.cache.heads + kv_head) * p.cache.block_size + (tile * TILE - line * p.cache.block_size);
     const model_t* keys = p.cache.keys + at * K_DIM;
-    const model_t* values = p.cache.values + at * V_DIM;
+    const model_t* values = p.cache.values + at * V_PITCH;
     int low = max(begin - tile * TILE, 0), high = min(end - tile * TILE, TILE);
 
 #pragma unroll
@@ -185,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_generic(const
       for (int v = 0; v < V_STEPS; v++) {
         int d = (v * 32 + lane) * V_VEC;
         if (V_DIM % (32 * V_VEC) == 0 || d < V_DIM) {
-          x[v] = load_vector<V_VEC>(values + key * V_DIM + d);
+          x[v] = load_vector<V_VEC>(values + key * V_PITCH + d);
         } else {
 #pragma unroll
           for (int e = 0; e < V_VEC; e++) x[v].x[e] = 0.f;

@@ -1,5 +1,5 @@
 // arch: sm_80+
-// variants: MODEL_BF16 K_DIM=128 V_DIM=128 ROTARY=128 ROPE_START=0 BLOCK_SIZE=16 VEC=8; MODEL_F16 K_DIM=96 V_DIM=64 ROTARY=32 ROPE_START=8 BLOCK_SIZE=32 VEC=8 INTERLEAVED; MODEL_F32 K_DIM=10 V_DIM=6 ROTARY=6 ROPE_START=2 BLOCK_SIZE=16 VEC=1; MODEL_BF16 K_DIM=10 V_DIM=6 ROTARY=6 ROPE_START=2 BLOCK_SIZE=16 VEC=1 INTERLEAVED; MODEL_BF16 K_DIM=128 V_DIM=128 ROTARY=128 ROPE_START=0 BLOCK_SIZE=16 VEC=8 HEAD_NORM ROUND_FIRST; MODEL_F32 K_DIM=64 V_DIM=64 ROTARY=64 ROPE_START=0 BLOCK_SIZE=16 VEC=4 HEAD_NORM INTERLEAVED; MODEL_BF16 K_DIM=64 V_DIM=64 ROTARY=0 ROPE_START=0 BLOCK_SIZE=16 VEC=8
+// variants: MODEL_BF16 K_DIM=128 V_DIM=128 ROTARY=128 ROPE_START=0 BLOCK_SIZE=16 VEC=8; MODEL_F16 K_DIM=96 V_DIM=64 ROTARY=32 ROPE_START=8 BLOCK_SIZE=32 VEC=8 INTERLEAVED; MODEL_F32 K_DIM=10 V_DIM=6 ROTARY=6 ROPE_START=2 BLOCK_SIZE=16 VEC=1; MODEL_BF16 K_DIM=10 V_DIM=6 ROTARY=6 ROPE_START=2 BLOCK_SIZE=16 VEC=1 INTERLEAVED; MODEL_BF16 K_DIM=128 V_DIM=128 ROTARY=128 ROPE_START=0 BLOCK_SIZE=16 VEC=8 HEAD_NORM ROUND_FIRST; MODEL_F32 K_DIM=64 V_DIM=64 ROTARY=64 ROPE_START=0 BLOCK_SIZE=16 VEC=4 HEAD_NORM INTERLEAVED; MODEL_BF16 K_DIM=64 V_DIM=64 ROTARY=0 ROPE_START=0 BLOCK_SIZE=16 VEC=8; MODEL_BF16 K_DIM=64 V_DIM=512 ROTARY=0 ROPE_START=0 BLOCK_SIZE=16 VEC=8 PREFIX
 //
 // Rotary embedding of queries, and of keys on their way into the cache together with the values. With kv_heads = 0 it
 // only rotates a value, with heads = 0 it only writes the cache, with ROTARY = 0 keys are written as they are.
@@ -12,7 +12,7 @@
 //
 // Defines: K_DIM, V_DIM elements of a head; ROTARY of them rotate, from ROPE_START on; INTERLEAVED pairs; BLOCK_SIZE
 // positions of a cache block; VEC elements of an access, which divides the widths, ROPE_START and ROTARY / 2 (ROTARY when
-// interleaved).
+// interleaved). PREFIX: a cached key is the value and, behind it, k; `values` is `keys` then.
 #include "include/vector.cuh"
 
 #if defined(WEIGHT_F32)
@@ -28,8 +28,8 @@ struct RopeParams {
   Rows<model_t> v;          // [tokens, kv_heads, V_DIM]
   const float* table;       // [tokens, 2, ROTARY / 2]: cosines, then sines
   const int* places;        // [tokens] block * BLOCK_SIZE + position in it; -1 for padding, which writes no cache
-  model_t* keys;            // [blocks, kv_heads, BLOCK_SIZE, K_DIM]
-  model_t* values;          // [blocks, kv_heads, BLOCK_SIZE, V_DIM]
+  model_t* keys;            // [blocks, kv_heads, BLOCK_SIZE, KEY]
+  model_t* values;          // [blocks, kv_heads, BLOCK_SIZE, VALUE]
   int tokens;
   int heads;
   int kv_heads;
@@ -38,6 +38,13 @@ struct RopeParams {
   const weight_t* k_weight; // likewise
   float offset;             // HEAD_NORM: added to the weights
 };
+
+// Elements of a cached key and value, and where k begins in a key.
+#if defined(PREFIX)
+constexpr int KEY = V_DIM + K_DIM, VALUE = KEY, KEY_START = V_DIM;
+#else
+constexpr int KEY = K_DIM, VALUE = V_DIM, KEY_START = 0;
+#endif
 
 constexpr int HALF = ROTARY / 2;
 // Work items of a head: a rotation covers two accesses (a pair of vectors, or one vector of pairs), the rest is copied.
@@ -169,11 +176,11 @@ extern "C" __global__ void __launch_bounds__(1024) rope(const __grid_constant__ 
     const i64 block = place / BLOCK_SIZE, inside = place % BLOCK_SIZE;
     if (item < keys) {
       const int head = (item - queries) / HEAD_ITEMS;
-      model_t* to = p.keys + ((block * p.kv_heads + head) * BLOCK_SIZE + inside) * K_DIM;
+      model_t* to = p.keys + ((block * p.kv_heads + head) * BLOCK_SIZE + inside) * KEY + KEY_START;
       rotate(p.k.row(t) + head * K_DIM, to, cosines, (item - queries) % HEAD_ITEMS, HeadNorm{p.k_weight, p.eps, p.offset});
     } else {
       const int head = (item - keys) / VALUE_ITEMS, at = (item - keys) % VALUE_ITEMS * VEC;
-      model_t* to = p.values + ((block * p.kv_heads + head) * BLOCK_SIZE + inside) * V_DIM;
+      model_t* to = p.values + ((block * p.kv_heads + head) * BLOCK_SIZE + inside) * VALUE;
       store_raw<model_t, VEC>(to + at, load_raw<model_t, VEC>(p.v.row(t) + head * V_DIM + at));
     }
   }

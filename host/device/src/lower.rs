@@ -5,6 +5,10 @@ use guesthouse_graph::{CacheKind, Graph, Node, Op, Plan};
 
 use crate::error::{DeviceError, Result};
 
+/// Why a device does not run latent attention as guests write it.
+pub(crate) const LATENT: &str =
+    "latent attention runs once its up-projections are absorbed; optimize the graph first";
+
 /// An operation's name without its parameters.
 pub(crate) fn op_name(op: &Op) -> String {
     let text = format!("{op:?}");

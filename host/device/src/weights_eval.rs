@@ -349,7 +349,7 @@ pub(crate) fn used(graph: &Graph) -> usize {
     for node in &graph.nodes {
         match &node.op {
             Op::Embedding { table } => ids.extend([*table]),
-            Op::WeightValue { weight } => ids.extend([*weight]),
+            Op::WeightValue { weight } | Op::HeadLinear { weight } => ids.extend([*weight]),
             Op::Linear { segments, .. } => {
                 ids.extend(segments.iter().map(|s| s.weight));
                 ids.extend(segments.iter().filter_map(|s| s.bias));

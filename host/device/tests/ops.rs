@@ -13,7 +13,7 @@ use guesthouse_device::{CpuDevice, CpuOptions, KvBudget};
 use guesthouse_engine::{Input, SamplingPlan};
 use guesthouse_graph::{
     Activation, Attention, BuilderLimits, CacheKind, CacheSharding, CacheSpec, CausalConv,
-    DeltaInputs, Gate, GraphBuilder, LayerNorm, Mask, ModelInfo, NormRounding, PassOptions, Plan,
+    DeltaInputs, Gate, GraphBuilder, LatentAttention, LayerNorm, Mask, ModelInfo, NormRounding, PassOptions, Plan,
     PlanOptions, PositionScheme, RmsNorm, Rope, RopeScaling, RopeStyle, Sharding, SourceCatalog,
     ValueId, ValueLayout, ValueType, WeightId, optimize,
 };
@@ -681,4 +681,35 @@ fn attentions() {
         )
         .unwrap()
     });
+}
+
+/// DeepSeek's: rank + rope elements per position, heads that divide by nothing, and a head count of one.
+#[test]
+fn latent_attention() {
+    for (heads, rank, rope, nope, v_dim) in
+        [(4, 32, 8, 16, 24), (20, 24, 6, 10, 7), (1, 64, 16, 32, 32)]
+    {
+        check("latent attention", heads * v_dim, |m| {
+            let q = m.input(&[heads, nope + rope], 1);
+            let latent = m.input(&[rank], 2);
+            let k_rope = m.input(&[rope], 3);
+            let kv_b = m.constant(&[heads * (nope + v_dim), rank], 4, 0.4);
+            let spec = CacheSpec {
+                kind: CacheKind::Full,
+                kv_heads: 1,
+                k_dim: rank + rope,
+                v_dim: rank,
+                values: ValueLayout::PrefixOfKey,
+                sharding: CacheSharding::Replicated,
+            };
+            let attention = LatentAttention {
+                cache: m.b.declare_cache(spec).unwrap(),
+                kv_b,
+                nope,
+                v_dim,
+                scale: 0.2,
+            };
+            m.b.latent_attention(q, latent, k_rope, attention).unwrap()
+        });
+    }
 }

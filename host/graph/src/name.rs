@@ -45,6 +45,7 @@ impl Op {
             Self::RopeWrite { .. } => "rope-write",
             Self::WriteKv { .. } => "write-kv",
             Self::PagedAttention(_) => "paged-attention",
+            Self::HeadLinear { .. } => "head-linear",
         }
     }
 }

@@ -332,7 +332,8 @@ pub enum Op {
         /// Any plain weight.
         weight: WeightId,
     },
-    /// `(x [in]) → (y [Σ out])`: `y = x Wᵀ + b`, segments side by side. One segment before fusion.
+    /// `(x [in]) → (y [Σ out])`: `y = x Wᵀ + b`, segments side by side. One segment before fusion. The result is of x's
+    /// type, or f32 where the value table says so (then sums leave unrounded).
     Linear {
         /// Row blocks in output order.
         segments: Vec<Segment>,
@@ -472,11 +473,18 @@ pub enum Op {
         /// Written.
         cache: CacheId,
     },
-    /// `(k, v) → ()`: writes to the cache without rotation.
+    /// `(k, v) → ()`: writes to the cache without rotation. Where values are the prefix of keys, k is what follows them:
+    /// `[kv_heads, k_dim - v_dim]`.
     WriteKv {
         /// Written.
         cache: CacheId,
     },
     /// `(q [heads, k_dim]) → (o [heads, v_dim])` over the cache alone.
     PagedAttention(Attention),
+    /// `(x [heads, in + rest]) → (y [heads, out + rest])`: of each head the first `in` elements times a matrix of its own,
+    /// `y = x Wᵀ`, and the rest as it is.
+    HeadLinear {
+        /// `[heads, out, in]`, plain.
+        weight: WeightId,
+    },
 }

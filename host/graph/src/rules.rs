@@ -42,6 +42,7 @@ pub(crate) fn infer(
         | Op::RmsNorm(_)
         | Op::LayerNorm(_)
         | Op::L2Norm { .. }
+        | Op::HeadLinear { .. }
         | Op::AddRmsNorm(_)
         | Op::AddLayerNorm(_) => dense::infer(cx, op, inputs),
         Op::Rope(_)

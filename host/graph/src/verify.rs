@@ -205,9 +205,10 @@ fn define(
     Ok(())
 }
 
-/// A weight's value may also be read as f32.
+/// A weight's value may also be read as f32, and the sums of a linear may stay f32.
 fn agrees(op: &Op, info: &ValueInfo, expected: &ValueInfo) -> bool {
-    let exact = matches!(op, Op::WeightValue { .. }) && info.ty == ValueType::F32;
+    let exact =
+        matches!(op, Op::WeightValue { .. } | Op::Linear { .. }) && info.ty == ValueType::F32;
     info.rows == expected.rows && info.shape == expected.shape && (info.ty == expected.ty || exact)
 }
 

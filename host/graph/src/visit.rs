@@ -26,7 +26,7 @@ impl Op {
         let mut ids: Vec<&mut WeightId> = Vec::new();
         match self {
             Self::Embedding { table } => ids.push(table),
-            Self::WeightValue { weight } => ids.push(weight),
+            Self::WeightValue { weight } | Self::HeadLinear { weight } => ids.push(weight),
             Self::Linear { segments, .. } => {
                 for s in segments {
                     ids.push(&mut s.weight);

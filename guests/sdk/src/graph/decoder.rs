@@ -199,6 +199,19 @@ pub fn kv_cache(kv_heads: u32, head_dim: u32, window: Option<u32>) -> Cache {
     })
 }
 
+/// The cache of latent attention: latents of `rank` elements, each with `rope` rotated ones behind it.
+pub fn latent_cache(rank: u32, rope: u32) -> Cache {
+    builder::declare_cache(&CacheSpec {
+        kind: CacheKind::Full,
+        kv_heads: 1,
+        k_dim: rank + rope,
+        v_dim: rank,
+        v_in_k: true,
+        replicated: true,
+        ext: vec![],
+    })
+}
+
 /// Causal attention, scores times `scale`, over `window` positions or all.
 pub fn attention(scale: f32, window: Option<u32>) -> AttentionParams {
     AttentionParams {

@@ -5,7 +5,8 @@
 //! visible positions in ascending order, one lane per element. So its result depends on nothing but the sequence.
 //! Positions a query does not see are neither used nor, where no query of the unit sees them, read.
 //!
-//! A unit is a tile of queries of one sequence times one KV head (or one query head, when there are too few units).
+//! A unit is a tile of queries of one sequence times the query heads of one KV head (some of them when they are many, one
+//! when there are too few units).
 
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop)] // Loops over vectors become registers: plain indices say which.
@@ -24,6 +25,9 @@ mod tests;
 
 /// Positions of a tile.
 const TILE: usize = 64;
+
+/// Most heads of a unit: their queries and sums stay in the second-level cache.
+const UNIT_HEADS: usize = 16;
 
 /// Queries whose scores are computed together.
 const QUERIES: usize = 4;
@@ -55,10 +59,11 @@ impl PagedAttention {
     fn unit_heads(&self, ctx: &Ctx<'_>) -> usize {
         let whole = ctx.tiles.len() * self.shape.heads;
         if whole < 4 * ctx.workers {
-            1
-        } else {
-            self.group()
+            return 1;
         }
+        let group = self.group();
+        let fits = |n: &usize| group.is_multiple_of(*n);
+        (1..=group.min(UNIT_HEADS)).rev().find(fits).unwrap_or(1)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use guesthouse_graph::{
     Attention, CacheId, CacheKind, Execution, Mask, Node, Op, Output, Plan, PositionScheme, Rope,
-    Rows, ValueId, ValueLayout,
+    Rows, ValueId,
 };
 
 use super::kv::{CacheShape, KvShape, RUN};
@@ -117,8 +117,8 @@ impl Compiler<'_, '_> {
             )),
         };
         match &node.op {
-            Op::LatentAttention(_)
-            | Op::Pool { .. }
+            Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
+            Op::Pool { .. }
             | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
             Op::Attention(a) | Op::PagedAttention(a) => attention(a),
             _ => Ok(()),
@@ -161,12 +161,11 @@ impl Compiler<'_, '_> {
                     .push(CacheShape::State { group, floats });
                 continue;
             }
-            let separate = spec.values == ValueLayout::Separate;
-            if !separate || spec.kv_heads == 0 {
+            if spec.kv_heads == 0 {
                 return Err(DeviceError::Unsupported {
                     op: format!("cache {id}"),
                     scope: "the graph".to_owned(),
-                    why: "the CPU keeps keys and values apart; use another model".to_owned(),
+                    why: "it keeps nothing; use another model".to_owned(),
                 });
             }
             self.program.caches.push(CacheShape::Heads(KvShape {
@@ -174,6 +173,7 @@ impl Compiler<'_, '_> {
                 heads: spec.kv_heads as usize,
                 k_dim: spec.k_dim as usize,
                 v_dim: spec.v_dim as usize,
+                values: spec.values,
                 block_size: self.block_size,
             }));
         }

@@ -3,9 +3,11 @@
 //! Each cache (layer) has a buffer of blocks, all of one size. A block of a recurrent layer is one sequence's state; its
 //! op knows the order of its floats. A block of keys and values holds, for each KV head, runs of 16 positions:
 //! first the keys `[k_dim][16 positions]` (a vector holds one element of several positions, so scores need no sums
-//! across lanes), then the values `[16 positions][v_dim rounded up to 16]`.
+//! across lanes), then the values `[16 positions][v_dim rounded up to 16]`. Values that are the prefix of keys stand there
+//! too: a score wants positions side by side, a sum of values wants elements side by side.
 
 use guesthouse_engine::{BlockCopy, BlockId};
+use guesthouse_graph::ValueLayout;
 
 use super::memory::Buffer;
 use crate::error::{DeviceError, Result};
@@ -20,6 +22,7 @@ pub(crate) struct KvShape {
     pub heads: usize,
     pub k_dim: usize,
     pub v_dim: usize,
+    pub values: ValueLayout,
     /// Positions of a block, a multiple of [`RUN`].
     pub block_size: usize,
 }
@@ -28,6 +31,14 @@ impl KvShape {
     /// `v_dim` rounded up to whole vectors.
     pub(crate) fn v_pad(&self) -> usize {
         self.v_dim.next_multiple_of(16)
+    }
+
+    /// First element of a key that is written from k; those before it are the values.
+    pub(crate) fn k_start(&self) -> usize {
+        match self.values {
+            ValueLayout::Separate => 0,
+            ValueLayout::PrefixOfKey => self.v_dim,
+        }
     }
 
     fn run_floats(&self) -> usize {

@@ -35,6 +35,8 @@ pub(crate) struct Loader<'a> {
     progress: &'a mut dyn FnMut(LoadProgress),
     matrices: HashMap<Key, Arc<PackedMatrix>>,
     vectors: HashMap<WeightId, Arc<[f32]>>,
+    /// Bytes of matrices of heads.
+    head_bytes: usize,
     counted: LoadProgress,
 }
 
@@ -56,6 +58,7 @@ impl<'a> Loader<'a> {
             progress,
             matrices: HashMap::new(),
             vectors: HashMap::new(),
+            head_bytes: 0,
             counted,
         }
     }
@@ -130,6 +133,30 @@ impl<'a> Loader<'a> {
         Ok(packed)
     }
 
+    /// A plain weight `[heads, rows, cols]`, a matrix per head.
+    pub(crate) fn head_matrices(&mut self, id: WeightId) -> Result<Vec<PackedMatrix>> {
+        let tensor = self.evaluate(id)?;
+        let (&[heads, rows, cols], Some(format)) =
+            (&tensor.info.shape[..], Format::of(tensor.info.scheme))
+        else {
+            return Err(DeviceError::Weight {
+                name: id.to_string(),
+                what: format!(
+                    "expected plain matrices, found shape {:?} stored as {}",
+                    tensor.info.shape, tensor.info.scheme
+                ),
+            });
+        };
+        let each = (tensor.bytes.len() / heads.max(1)).max(1);
+        let matrices: Vec<PackedMatrix> = tensor
+            .bytes
+            .chunks_exact(each)
+            .map(|bytes| PackedMatrix::new(format, rows, cols, bytes, 1))
+            .collect();
+        self.head_bytes += matrices.iter().map(PackedMatrix::bytes).sum::<usize>();
+        Ok(matrices)
+    }
+
     /// All elements of a plain weight as f32.
     pub(crate) fn vector(&mut self, id: WeightId) -> Result<Arc<[f32]>> {
         if let Some(vector) = self.vectors.get(&id) {
@@ -154,6 +181,6 @@ impl<'a> Loader<'a> {
     pub(crate) fn bytes(&self) -> usize {
         let matrices: usize = self.matrices.values().map(|m| m.bytes()).sum();
         let vectors: usize = self.vectors.values().map(|v| 4 * v.len()).sum();
-        matrices + vectors
+        matrices + vectors + self.head_bytes
     }
 }

@@ -3,9 +3,12 @@
 mod attention;
 mod attention_decode;
 mod attention_generic;
+mod attention_latent;
 mod attention_prefill;
 mod experts;
 mod gemm;
+mod head_linear;
+mod kv_prefix;
 mod memory;
 mod norm;
 mod pointwise;
@@ -134,6 +137,9 @@ const CHECKS: &[(&str, Check)] = &[
     ("attention/decode", attention_decode::check),
     ("attention/generic", attention_generic::check),
     ("attention/prefill", attention_prefill::check),
+    ("attention/latent", attention_latent::check),
+    ("gemm/heads", head_linear::check),
+    ("kv/prefix", kv_prefix::check),
     ("gemm", gemm::check),
     ("moe", experts::check),
 ];

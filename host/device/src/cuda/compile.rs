@@ -7,6 +7,7 @@ use guesthouse_graph::{
 
 use super::driver::Buffer;
 use super::ops::attention::{Attend, AttentionSpec};
+use super::ops::head_linear::{HeadLinear, HeadShape};
 use super::ops::linear::Linear;
 use super::ops::recurrent::StateSpec;
 use super::ops::{Instr, Limits, Place, Planners};
@@ -46,17 +47,23 @@ pub(crate) struct CacheShape {
     pub heads: u32,
     pub k_dim: u32,
     pub v_dim: u32,
+    pub values: ValueLayout,
     /// Floats of a state; 0 where keys and values are kept.
     pub state: u32,
 }
 
 impl CacheShape {
-    /// Bytes of one block: of its keys, or its state, and of its values. `element` is the size of a key's.
+    /// Bytes of one block: of its keys, or its state, and of its values that are no part of keys. `element` is the size of a
+    /// key's.
     pub(crate) fn block_bytes(&self, block_size: u32, element: usize) -> [usize; 2] {
         if self.state > 0 {
             return [4 * self.state_stride(), 0];
         }
-        [self.k_dim, self.v_dim]
+        let values = match self.values {
+            ValueLayout::Separate => self.v_dim,
+            ValueLayout::PrefixOfKey => 0,
+        };
+        [self.k_dim, values]
             .map(|dim| self.heads as usize * dim as usize * block_size as usize * element)
     }
 
@@ -162,8 +169,8 @@ impl Compiler<'_, '_> {
     fn supported(&self, node: &Node) -> Result<()> {
         const LATER: &str = "the CUDA device has no kernel for this operation yet; use --device cpu or another model";
         match &node.op {
-            Op::LatentAttention(_)
-            | Op::Pool { .. }
+            Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
+            Op::Pool { .. }
             | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
             Op::Attention(a) | Op::PagedAttention(a) if a.mask == Mask::PrefixLm => Err(self
                 .unsupported(
@@ -183,16 +190,16 @@ impl Compiler<'_, '_> {
                     heads: 0,
                     k_dim: 0,
                     v_dim: 0,
+                    values: ValueLayout::Separate,
                     state: bytes.div_ceil(4),
                 });
                 continue;
             }
-            let separate = spec.values == ValueLayout::Separate;
-            if !separate || spec.kv_heads == 0 {
+            if spec.kv_heads == 0 {
                 return Err(DeviceError::Unsupported {
                     op: format!("cache {id}"),
                     scope: "the graph".to_owned(),
-                    why: "the CUDA device keeps keys and values apart; use another model"
+                    why: "it keeps nothing; use another model"
                         .to_owned(),
                 });
             }
@@ -201,6 +208,7 @@ impl Compiler<'_, '_> {
                 heads: spec.kv_heads,
                 k_dim: spec.k_dim,
                 v_dim: spec.v_dim,
+                values: spec.values,
                 state: 0,
             });
         }
@@ -317,6 +325,35 @@ impl Compiler<'_, '_> {
         Ok(())
     }
 
+    /// A matrix per head.
+    pub(super) fn head_linear(
+        &mut self,
+        index: usize,
+        node: &Node,
+        weight: WeightId,
+        (x, y): (Place, Place),
+    ) -> Result<()> {
+        let [heads, out, inp] = self.plan.graph.weight(weight).shape[..] else {
+            return Err(DeviceError::plan(
+                "a linear of heads whose weight is no stack of matrices",
+            ));
+        };
+        let d = x.width as u32 / heads.max(1);
+        self.fit(node, "heads", (heads * d.max(inp)) as usize, x.width)?;
+        let shape = HeadShape {
+            heads,
+            inp,
+            out,
+            rest: d - inp,
+        };
+        self.fit(node, "result", (heads * (out + d - inp)) as usize, y.width)?;
+        let weight = self.loader.vector(weight, VectorType::Model)?;
+        let (gpu, dtype) = (&self.loader.gpu, self.loader.dtype);
+        let instr = HeadLinear::new(gpu, dtype, shape, weight, (x, y))?;
+        self.push(index, y.arena, instr);
+        Ok(())
+    }
+
     pub(super) fn attention(
         &mut self,
         index: usize,
@@ -352,6 +389,7 @@ impl Compiler<'_, '_> {
             kv_heads: shape.heads,
             k_dim: shape.k_dim,
             v_dim: shape.v_dim,
+            values: shape.values,
             scale: a.scale,
             window: a.window,
             softcap: a.softcap,

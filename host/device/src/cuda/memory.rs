@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use guesthouse_engine::BlockCopy;
-use guesthouse_graph::Plan;
+use guesthouse_graph::{Plan, ValueLayout};
 
 use super::compile::CacheShape;
 use super::driver::{Buffer, Gpu};
@@ -29,7 +29,7 @@ pub(crate) struct Held {
 /// Keys and values of all caches, and states, which stand where keys do.
 pub(crate) struct Kv {
     buffer: Buffer,
-    /// By cache: offset of keys and of values, and bytes of one block of each.
+    /// By cache: offset of keys and of values that are no part of them, and bytes of one block of each.
     parts: Vec<CacheParts>,
     copier: BlockCopier,
     /// Blocks of each group.
@@ -125,11 +125,13 @@ pub(crate) fn allocate(
         .map(|group| {
             let members = parts.iter().filter(|p| p.group == group);
             let both = members.flat_map(|p| [&p.keys, &p.values]);
-            both.map(|part| BlockBuffer {
-                data: buffer.address() + part.offset as u64,
-                block: part.block as u64 / 16,
-            })
-            .collect()
+            let stored = both.filter(|part| part.block > 0);
+            stored
+                .map(|part| BlockBuffer {
+                    data: buffer.address() + part.offset as u64,
+                    block: part.block as u64 / 16,
+                })
+                .collect()
         })
         .collect();
     Ok(Kv {
@@ -196,9 +198,13 @@ impl Kv {
     ) -> Vec<CacheArgs> {
         let of = |(shape, parts): (&CacheShape, &CacheParts)| {
             let (tables, table_stride) = words.table(shape.group);
+            let values = match shape.values {
+                ValueLayout::Separate => &parts.values,
+                ValueLayout::PrefixOfKey => &parts.keys,
+            };
             CacheArgs {
                 keys: self.buffer.address() + parts.keys.offset as u64,
-                values: self.buffer.address() + parts.values.offset as u64,
+                values: self.buffer.address() + values.offset as u64,
                 tables,
                 table_stride,
                 heads: shape.heads as i32,

@@ -10,10 +10,12 @@ pub(crate) mod access;
 pub(crate) mod attention;
 pub(crate) mod attention_decode;
 pub(crate) mod attention_generic;
+pub(crate) mod attention_latent;
 pub(crate) mod attention_prefill;
 pub(crate) mod experts;
 pub(crate) mod gated_linear;
 pub(crate) mod gemv;
+pub(crate) mod head_linear;
 pub(crate) mod input;
 pub(crate) mod kv;
 pub(crate) mod linear;
@@ -112,7 +114,7 @@ pub(crate) struct BatchArgs {
 pub(crate) struct CacheArgs {
     /// `[blocks, heads, block_size, k_dim]`
     pub keys: u64,
-    /// `[blocks, heads, block_size, v_dim]`
+    /// `[blocks, heads, block_size, v_dim]`; `keys` where values are the prefix of keys.
     pub values: u64,
     /// `[slots, table_stride]`
     pub tables: u64,

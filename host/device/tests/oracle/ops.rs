@@ -1,6 +1,6 @@
 //! The operations.
 
-use guesthouse_graph::{Activation, Attention, Gate, Node, Op, PositionScheme};
+use guesthouse_graph::{Activation, Attention, Gate, LatentAttention, Node, Op, PositionScheme};
 
 use super::{Oracle, Rows};
 
@@ -117,6 +117,7 @@ impl Oracle<'_> {
                 }
                 vec![self.attention(a, &ins[0])]
             }
+            Op::LatentAttention(a) => vec![self.latent_attention(a, [&ins[0], &ins[1], &ins[2]])],
             Op::Activation(a) => map(&|x| activate(*a, x)),
             Op::Gated(gate) => vec![zip(&ins[0], &ins[1], |g, u| gated(*gate, g, u))],
             Op::Add | Op::Mul => {
@@ -225,6 +226,45 @@ impl Oracle<'_> {
             Op::Experts(e) => vec![self.experts(e, &ins[0], &ins[1], &ins[2])],
             other => panic!("the reference has no {other:?}"),
         }
+    }
+
+    /// Every head's keys and values, expanded.
+    fn latent_attention(&self, a: &LatentAttention, [q, latent, k_rope]: [&Rows; 3]) -> Rows {
+        let kv_b = self.weight(a.kv_b);
+        let (nope, v_dim) = (a.nope as usize, a.v_dim as usize);
+        let (rank, rope) = (latent[0].len(), k_rope[0].len());
+        let heads = kv_b.len() / rank / (nope + v_dim);
+        let expand = |x: &Vec<f64>| -> Vec<f64> {
+            let dot = |w: &[f64]| w.iter().zip(x).map(|(w, x)| w * x).sum();
+            kv_b.chunks(rank).map(dot).collect()
+        };
+        let kv: Rows = latent.iter().map(expand).collect();
+        let mut out = Vec::new();
+        for (p, q) in q.iter().enumerate() {
+            let mut row = Vec::new();
+            for h in 0..heads {
+                let q = &q[h * (nope + rope)..][..nope + rope];
+                let at = h * (nope + v_dim);
+                let score = |j: usize| {
+                    let key = kv[j][at..at + nope].iter().chain(&k_rope[j]);
+                    key.zip(q).map(|(k, q)| k * q).sum::<f64>() * f64::from(a.scale)
+                };
+                let scores: Vec<f64> = (0..=p).map(score).collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                for d in 0..v_dim {
+                    let sum: f64 = weights
+                        .iter()
+                        .zip(&kv)
+                        .map(|(w, kv)| w * kv[at + nope + d])
+                        .sum();
+                    row.push(sum / total);
+                }
+            }
+            out.push(row);
+        }
+        out
     }
 
     fn attention(&self, a: &Attention, q: &Rows) -> Rows {

@@ -46,7 +46,7 @@ pub(super) fn details(graph: &Graph, op: &Op) -> Vec<String> {
             }
         },
         Op::Embedding { table } => vec![w(*table)],
-        Op::WeightValue { weight } => vec![w(*weight)],
+        Op::WeightValue { weight } | Op::HeadLinear { weight } => vec![w(*weight)],
         Op::Linear { segments, sharding } => {
             let segments: Vec<String> = segments
                 .iter()

@@ -83,7 +83,8 @@ fn is_row_wise(op: &Op) -> bool {
         | Op::Experts(_)
         | Op::AddRmsNorm(_)
         | Op::AddLayerNorm(_)
-        | Op::GatedMerged { .. } => true,
+        | Op::GatedMerged { .. }
+        | Op::HeadLinear { .. } => true,
         Op::TokenIds
         | Op::Positions(_)
         | Op::Embedding { .. }

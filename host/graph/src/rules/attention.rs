@@ -1,9 +1,10 @@
 //! Rope and attention.
 
-use super::caches::{CacheText, heads_cache, latent_cache};
+use super::caches::{CacheText, heads_cache, kv_cache, latent_cache};
 use super::context::{Arg, Context, Stored, list};
 use crate::{
-    Attention, CacheKind, GraphError, LatentAttention, Op, Rope, RopeScaling, ValueInfo, ValueType,
+    Attention, CacheKind, CacheSpec, GraphError, LatentAttention, Op, Rope, RopeScaling, ValueInfo,
+    ValueLayout, ValueType,
 };
 
 pub(super) fn infer(
@@ -17,25 +18,30 @@ pub(super) fn infer(
             check_rope(cx, x, positions, rope)?;
             Ok(vec![(*x).clone()])
         }
-        Op::Attention(attention) if inputs.len() == 1 => paged(cx, inputs, attention),
-        Op::PagedAttention(attention) => paged(cx, inputs, attention),
+        Op::Attention(attention) if inputs.len() == 1 => {
+            paged(cx, inputs, attention, heads_cache(cx, attention.cache)?)
+        }
+        Op::PagedAttention(attention) => {
+            paged(cx, inputs, attention, kv_cache(cx, attention.cache)?)
+        }
         Op::Attention(attention) => {
             let [q, k, v] = cx.args(inputs, ["q", "k", "v"])?;
-            check_written(cx, &[k, v], attention.cache)?;
+            let spec = heads_cache(cx, attention.cache)?;
+            check_written(cx, &[k, v], attention.cache, spec)?;
             cx.on_tokens(&[q, k, v])?;
-            paged(cx, &inputs[..1], attention)
+            paged(cx, &inputs[..1], attention, spec)
         }
         Op::LatentAttention(attention) => latent(cx, inputs, attention),
         Op::RopeWrite { rope, cache } => {
             let [q, k, v, positions] = cx.args(inputs, ["q", "k", "v", "positions"])?;
             check_rope(cx, q, positions, rope)?;
             check_rope(cx, k, positions, rope)?;
-            check_written(cx, &[k, v], *cache)?;
+            check_written(cx, &[k, v], *cache, heads_cache(cx, *cache)?)?;
             Ok(vec![(*q).clone()])
         }
         Op::WriteKv { cache } => {
             let [k, v] = cx.args(inputs, ["k", "v"])?;
-            check_written(cx, &[k, v], *cache)?;
+            check_written(cx, &[k, v], *cache, kv_cache(cx, *cache)?)?;
             Ok(vec![])
         }
         _ => Ok(vec![]),
@@ -153,18 +159,21 @@ fn check_written(
     cx: &Context<'_>,
     kv: &[Arg<'_>; 2],
     cache: crate::CacheId,
+    spec: &CacheSpec,
 ) -> Result<(), GraphError> {
-    let spec = heads_cache(cx, cache)?;
+    let k_dim = match spec.values {
+        ValueLayout::Separate => spec.k_dim,
+        ValueLayout::PrefixOfKey => spec.k_dim - spec.v_dim,
+    };
     cx.on_tokens(kv)?;
     let [k, v] = *kv;
     cx.has_type(k, ValueType::Model)?;
     cx.has_type(v, ValueType::Model)?;
-    if k.shape != [spec.kv_heads, spec.k_dim] || v.shape != [spec.kv_heads, spec.v_dim] {
+    if k.shape != [spec.kv_heads, k_dim] || v.shape != [spec.kv_heads, spec.v_dim] {
         return Err(cx.cache_error(
             format!("{} with {}", list(kv), CacheText(cache, spec)),
             format!(
-                "k [tokens, {h}, {}] and v [tokens, {h}, {}]",
-                spec.k_dim,
+                "k [tokens, {h}, {k_dim}] and v [tokens, {h}, {}]",
                 spec.v_dim,
                 h = spec.kv_heads
             ),
@@ -177,9 +186,9 @@ fn paged(
     cx: &Context<'_>,
     inputs: &[&ValueInfo],
     attention: &Attention,
+    spec: &CacheSpec,
 ) -> Result<Vec<ValueInfo>, GraphError> {
     let [q] = cx.args(inputs, ["q"])?;
-    let spec = heads_cache(cx, attention.cache)?;
     cx.on_tokens(&[q])?;
     cx.has_type(q, ValueType::Model)?;
     let heads = match q.shape[..] {

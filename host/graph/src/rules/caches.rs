@@ -89,6 +89,19 @@ pub(super) fn heads_cache<'a>(cx: &Context<'a>, id: CacheId) -> Result<&'a Cache
     ))
 }
 
+/// The spec of a cache of keys and values, wherever the values live.
+pub(super) fn kv_cache<'a>(cx: &Context<'a>, id: CacheId) -> Result<&'a CacheSpec, GraphError> {
+    let spec = cx.cache(id)?;
+    let kv = matches!(spec.kind, CacheKind::Full | CacheKind::Window { .. });
+    if kv && spec.kv_heads > 0 {
+        return Ok(spec);
+    }
+    Err(cx.cache_error(
+        CacheText(id, spec).to_string(),
+        "a cache of keys and values",
+    ))
+}
+
 /// A cache of one head, whose keys are latent and rope side by side.
 pub(super) fn latent_cache(
     cx: &Context<'_>,

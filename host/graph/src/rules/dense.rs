@@ -55,6 +55,10 @@ pub(super) fn infer(
             last_dim(cx, x)?;
             Ok(vec![(*x).clone()])
         }
+        Op::HeadLinear { weight } => {
+            let [x] = cx.args(inputs, ["x"])?;
+            head_linear(cx, x, *weight)
+        }
         _ => Ok(vec![]),
     }
 }
@@ -89,6 +93,26 @@ fn linear(
         shape: vec![total],
         ty: x.ty,
     }])
+}
+
+fn head_linear(
+    cx: &Context<'_>,
+    x: Arg<'_>,
+    weight: WeightId,
+) -> Result<Vec<ValueInfo>, GraphError> {
+    cx.has_type(x, ValueType::Model)?;
+    cx.stored("weight", weight, Stored::Plain)?;
+    match (&x.shape[..], &cx.weight(weight)?.shape[..]) {
+        ([heads, d], [count, out, inp]) if heads == count && d >= inp => Ok(vec![ValueInfo {
+            rows: x.rows,
+            shape: vec![*heads, cx.plus(*out, d - inp)?],
+            ty: x.ty,
+        }]),
+        _ => Err(cx.shape_error(
+            format!("{x} with {}", cx.weight_text("weight", weight)),
+            "x [tokens, heads, in or more] and weight [heads, out, in]",
+        )),
+    }
 }
 
 fn residual_pair<'v>(cx: &Context<'_>, inputs: &[&'v ValueInfo]) -> Result<Arg<'v>, GraphError> {

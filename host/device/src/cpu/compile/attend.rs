@@ -10,6 +10,7 @@ use super::Compiler;
 use crate::cpu::attention::PagedAttention;
 use crate::cpu::kv::{CacheShape, KvShape};
 use crate::cpu::ops::Place;
+use crate::cpu::ops::linear::HeadLinear;
 use crate::cpu::ops::recurrent::State;
 use crate::cpu::ops::rope::{RopeTable, Rotation, WriteKv, frequencies};
 use crate::error::{DeviceError, Result};
@@ -127,7 +128,8 @@ impl Compiler<'_, '_> {
         (k, v): (Place, Place),
     ) -> Result<()> {
         let shape = self.cache(cache)?;
-        self.fit(node, "keys", shape.heads * shape.k_dim, k.width)?;
+        let rest = shape.k_dim - shape.k_start();
+        self.fit(node, "keys", shape.heads * rest, k.width)?;
         self.fit(node, "values", shape.heads * shape.v_dim, v.width)?;
         self.push(
             index,
@@ -140,6 +142,32 @@ impl Compiler<'_, '_> {
                 v,
             },
         );
+        Ok(())
+    }
+
+    pub(super) fn head_linear(
+        &mut self,
+        index: usize,
+        node: &Node,
+        weight: WeightId,
+        (x, y): (Place, Place),
+    ) -> Result<()> {
+        let matrices = self.loader.head_matrices(weight)?;
+        let (heads, Some(first)) = (matrices.len(), matrices.first()) else {
+            return Err(DeviceError::plan("a linear of no heads"));
+        };
+        let (rows, cols) = (first.rows(), first.cols());
+        let d = x.width / heads;
+        self.fit(node, "heads", heads * d.max(cols), x.width)?;
+        let out = rows + d - cols;
+        self.fit(node, "result", heads * out, y.width)?;
+        let instr = HeadLinear {
+            matrices,
+            d: (d, out),
+            x,
+            y,
+        };
+        self.push(index, y.arena, instr);
         Ok(())
     }
 

@@ -396,6 +396,10 @@ impl Compiler<'_, '_> {
                     },
                 );
             }
+            Op::HeadLinear { weight } => {
+                expect(1, 1)?;
+                self.head_linear(index, node, *weight, (ins[0], outs[0]))?;
+            }
             Op::GatherOutputs => {
                 expect(1, 1)?;
                 self.fit(node, "result", ins[0].width, outs[0].width)?;

@@ -1,4 +1,4 @@
-//! `y = x Wᵀ + b` over segments of packed matrices.
+//! `y = x Wᵀ + b` over segments of packed matrices, and of each head with a matrix of its own.
 
 #![allow(unsafe_code)]
 
@@ -66,6 +66,64 @@ impl Instr for Linear {
                 // values alive at the same time, so their memory does not overlap.
                 unsafe { product.run(ctx.isa, &mut scratch.gemm) };
                 break;
+            }
+        }
+    }
+}
+
+/// Of each head the first `cols` elements times a matrix of its own; what follows them is copied.
+pub(crate) struct HeadLinear {
+    /// Of equal shapes.
+    pub matrices: Vec<PackedMatrix>,
+    /// Elements of a head of x and of y.
+    pub d: (usize, usize),
+    pub x: Place,
+    pub y: Place,
+}
+
+impl Instr for HeadLinear {
+    fn units(&self, ctx: &Ctx<'_>) -> Units {
+        let rows = ctx.rows(self.y.arena);
+        let panels: usize = self.matrices.iter().map(PackedMatrix::panels).sum();
+        let cost = 2 * self.d.0 * rows.min(TOKEN_TILE);
+        Units::new(panels * rows.div_ceil(TOKEN_TILE), cost, ctx.workers)
+    }
+
+    unsafe fn run(&self, ctx: &Ctx<'_>, units: Range<usize>, scratch: &mut WorkerScratch) {
+        let (x, y) = (ctx.tensor(&self.x), ctx.tensor(&self.y));
+        let rows = ctx.rows(self.y.arena);
+        let panels = self.matrices[0].panels();
+        for unit in units {
+            let (panel, unit) = (unit % panels, unit / panels);
+            let (head, token) = (
+                unit % self.matrices.len(),
+                unit / self.matrices.len() * TOKEN_TILE,
+            );
+            let matrix = &self.matrices[head];
+            let tokens = (rows - token).min(TOKEN_TILE);
+            let (from, to) = (head * self.d.0, head * self.d.1);
+            let product = PanelProduct {
+                matrix,
+                panel,
+                bias: None,
+                x: x.at(token).wrapping_add(from),
+                x_stride: x.stride,
+                tokens,
+                y: y.at(token).wrapping_add(to),
+                y_stride: y.stride,
+            };
+            // SAFETY: loading checked widths; units cover disjoint (token tile, head, panel) triples, of which the first
+            // panel's also has the head's copied elements; x and y are different values alive at the same time, so
+            // their memory does not overlap.
+            unsafe {
+                product.run(ctx.isa, &mut scratch.gemm);
+                let rest = self.d.0 - matrix.cols();
+                if panel == 0 && rest > 0 {
+                    for t in token..token + tokens {
+                        let from = x.at(t).add(from + matrix.cols());
+                        std::ptr::copy_nonoverlapping(from, y.at(t).add(to + matrix.rows()), rest);
+                    }
+                }
             }
         }
     }

@@ -356,7 +356,7 @@ impl Instr for RopeApply {
     }
 }
 
-/// Writes keys (rotated or not) and values to a cache.
+/// Writes keys (rotated or not) and values to a cache; where values are the prefix of keys, k is the rest of them.
 pub(crate) struct WriteKv {
     pub rotation: Option<Rotation>,
     /// Cache id.
@@ -380,6 +380,8 @@ impl Instr for WriteKv {
         let shape = self.shape;
         let (k, v) = (ctx.tensor(&self.k), ctx.tensor(&self.v));
         let memory = cache.memory.floats();
+        let start = shape.k_start();
+        let rest = shape.k_dim - start;
         scratch
             .attention
             .resize(scratch.attention.len().max(self.k.width), 0.0);
@@ -398,7 +400,7 @@ impl Instr for WriteKv {
                         let y = &mut scratch.attention[..self.k.width];
                         ctx.isa.run(Rotate {
                             rotation,
-                            d: shape.k_dim,
+                            d: rest,
                             cos,
                             sin,
                             x: k.row(t),
@@ -407,13 +409,17 @@ impl Instr for WriteKv {
                         &*y
                     }
                 };
-                for (head, keys) in keys.chunks_exact(shape.k_dim).enumerate() {
+                for (head, keys) in keys.chunks_exact(rest).enumerate() {
                     let at = memory.add(shape.keys(table, head, position) + lane);
                     for (d, &key) in keys.iter().enumerate() {
-                        *at.add(d * RUN) = key;
+                        *at.add((start + d) * RUN) = key;
                     }
                 }
                 for (head, values) in v.row(t).chunks_exact(shape.v_dim).enumerate() {
+                    let keys = memory.add(shape.keys(table, head, position) + lane);
+                    for (d, &value) in values[..start].iter().enumerate() {
+                        *keys.add(d * RUN) = value;
+                    }
                     let at = shape.values(table, head, position) + lane * shape.v_pad();
                     std::ptr::copy_nonoverlapping(values.as_ptr(), memory.add(at), shape.v_dim);
                 }

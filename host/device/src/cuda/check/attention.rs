@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{Rows, ValueType};
+use guesthouse_graph::{Rows, ValueLayout, ValueType};
 use half::{bf16, f16};
 
 use super::report::KernelReport;
@@ -23,6 +23,7 @@ pub(super) struct Case {
     pub kv_heads: u32,
     pub k_dim: u32,
     pub v_dim: u32,
+    pub values: ValueLayout,
     pub block_size: u32,
     pub window: Option<u32>,
     pub softcap: Option<f32>,
@@ -45,6 +46,7 @@ impl Case {
             kv_heads,
             k_dim: dim,
             v_dim: dim,
+            values: ValueLayout::Separate,
             block_size: 16,
             window: None,
             softcap: None,
@@ -118,9 +120,13 @@ impl Case {
             |&(len, kv): &(u32, u32)| f64::from(self.window.map_or(kv, |w| kv.min(w + len - 1)));
         let positions: f64 = self.rows.iter().map(seen).sum();
         let dims = f64::from(self.k_dim + self.v_dim);
-        let elements =
-            positions * f64::from(self.kv_heads) + self.tokens() as f64 * f64::from(self.heads);
-        elements * dims * self.dtype.bytes() as f64
+        let cached = match self.values {
+            ValueLayout::Separate => dims,
+            ValueLayout::PrefixOfKey => f64::from(self.k_dim),
+        };
+        let elements = positions * f64::from(self.kv_heads) * cached
+            + self.tokens() as f64 * f64::from(self.heads) * dims;
+        elements * self.dtype.bytes() as f64
     }
 }
 
@@ -272,6 +278,10 @@ impl<'a> Bench<'a> {
                 }
             }
         }
+        if case.values == ValueLayout::PrefixOfKey {
+            let lines = keys.values.chunks_exact(k_dim);
+            values.values = lines.flat_map(|k| k[..v_dim].iter().copied()).collect();
+        }
         let slopes: Vec<f32> = (0..case.heads)
             .map(|h| 0.02 * 0.8_f32.powi(h as i32))
             .collect();
@@ -330,6 +340,7 @@ impl<'a> Bench<'a> {
             kv_heads: case.kv_heads,
             k_dim: case.k_dim,
             v_dim: case.v_dim,
+            values: case.values,
             scale: scale(case),
             window: case.window,
             softcap: case.softcap,
@@ -521,7 +532,10 @@ pub(super) fn run(
     let at = |index: usize| batch + 4 * index as u64;
     let caches = [CacheArgs {
         keys: bench.held.keys.address(),
-        values: bench.held.values.address(),
+        values: match case.values {
+            ValueLayout::Separate => bench.held.values.address(),
+            ValueLayout::PrefixOfKey => bench.held.keys.address(),
+        },
         tables: bench.held.tables.address(),
         table_stride: bench.table_stride as i32,
         heads: case.kv_heads as i32,

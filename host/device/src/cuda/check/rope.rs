@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{NormRounding, Rope, RopeScaling, RopeStyle, ValueType};
+use guesthouse_graph::{NormRounding, Rope, RopeScaling, RopeStyle, ValueLayout, ValueType};
 
 use super::KernelReport;
 use super::memory::{
@@ -253,6 +253,7 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, case: Case) -> Result<Pending> {
         kv_heads,
         k_dim,
         v_dim,
+        values: ValueLayout::Separate,
         block_size: BLOCK,
         k: merged.columns(wq, wk),
         v: merged.columns(wq + wk, wv),
@@ -436,6 +437,7 @@ fn large(gpu: &Arc<Gpu>) -> Result<KernelReport> {
         kv_heads,
         k_dim: d,
         v_dim: d,
+        values: ValueLayout::Separate,
         block_size: BLOCK,
         k: merged.columns(wq, kv_heads * d),
         v: merged.columns(wq + kv_heads * d, kv_heads * d),

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use guesthouse_graph::ValueLayout;
+
 use super::attention_decode::Decode;
 use super::attention_generic::{Generic, Which};
+use super::attention_latent::Latent;
 use super::attention_prefill::Prefill;
 use super::{Instr, Limits, Place, Planners, Step, StepKind};
 use crate::cuda::compiler::Source;
@@ -24,6 +27,8 @@ pub(crate) struct AttentionSpec {
     pub k_dim: u32,
     /// Elements of a value head.
     pub v_dim: u32,
+    /// Where values live in the cache.
+    pub values: ValueLayout,
     /// Multiplies scores.
     pub scale: f32,
     /// Positions a query sees, itself included.
@@ -93,16 +98,23 @@ impl Attend {
         limits: &Limits,
         planners: &mut Planners,
     ) -> Result<Self> {
+        if spec.values == ValueLayout::PrefixOfKey {
+            let over_latents = |which, planners: &mut Planners| -> Result<_> {
+                match Latent::new(gpu, spec, which, limits, planners)? {
+                    Some(latent) => Ok(Some(Box::new(latent) as Box<dyn Kernel>)),
+                    None => generic(gpu, spec, which),
+                }
+            };
+            let single = over_latents(Which::Single, planners)?;
+            let long = over_latents(Which::Long, planners)?;
+            return Self::of(spec, single, long);
+        }
         let decode = match spec.numerics {
             Numerics::Fast => Decode::new(gpu, spec, limits, planners)?,
             Numerics::BatchInvariant => None,
         };
-        let mut scratch = 0;
         let single: Option<Box<dyn Kernel>> = match decode {
-            Some(decode) => {
-                scratch = decode.scratch();
-                Some(Box::new(decode))
-            }
+            Some(decode) => Some(Box::new(decode)),
             None => match Prefill::new(gpu, spec, Which::Single, planners)? {
                 Some(prefill) => Some(Box::new(prefill)),
                 None => generic(gpu, spec, Which::Single)?,
@@ -112,11 +124,19 @@ impl Attend {
             Some(prefill) => Some(Box::new(prefill)),
             None => generic(gpu, spec, Which::Long)?,
         };
+        Self::of(spec, single, long)
+    }
+
+    fn of(
+        spec: &AttentionSpec,
+        single: Option<Box<dyn Kernel>>,
+        long: Option<Box<dyn Kernel>>,
+    ) -> Result<Self> {
         match (single, long) {
             (Some(single), Some(long)) => Ok(Self {
+                scratch: single.scratch().max(long.scratch()),
                 single,
                 long,
-                scratch,
             }),
             _ => Err(DeviceError::plan(format!(
                 "no kernel for attention of {} heads of {} and {}",

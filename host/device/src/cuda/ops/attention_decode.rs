@@ -18,7 +18,7 @@ use crate::cuda::options::{CudaDtype, Numerics};
 use crate::cuda::weights::model_flag;
 use crate::error::Result;
 
-mod plan;
+pub(crate) mod plan;
 
 use plan::{Cuts, DecodePlanner, Even, Geometry, TILE};
 
@@ -267,6 +267,7 @@ fn geometry(
     let even = Geometry {
         kv_heads: spec.kv_heads,
         group: group(spec),
+        most: plan::MAX_PACK,
         window: spec.window,
         blocks: gpu.properties.multiprocessors * shape.resident,
         cuts: Cuts::Even(shape.cuts()),

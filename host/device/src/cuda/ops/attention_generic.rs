@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use guesthouse_graph::ValueLayout;
+
 use super::attention::{self, AttentionSpec};
 use super::{BatchArgs, CacheArgs, Place, Step, Tensor};
 use crate::cuda::compiler::Source;
@@ -34,8 +36,8 @@ struct GenericParams {
 // SAFETY: the kernel's structure; its addresses are those of the step's arenas, caches and description.
 unsafe impl Params for GenericParams {}
 
-/// Largest head.
-const MAX_DIM: u32 = 512;
+/// Largest key and value.
+const MAX_DIMS: (u32, u32) = (1024, 512);
 
 /// Query heads of a block, `HEADS` of the kernel.
 const HEADS: u32 = 4;
@@ -69,12 +71,12 @@ pub(crate) struct Generic {
 }
 
 impl Generic {
-    /// The kernel for a layer; none when a head is larger than 512.
+    /// The kernel for a layer; none when a head is larger than [`MAX_DIMS`].
     ///
     /// # Errors
     /// When the kernel is missing.
     pub(crate) fn new(gpu: &Arc<Gpu>, spec: &AttentionSpec, which: Which) -> Result<Option<Self>> {
-        if spec.k_dim > MAX_DIM || spec.v_dim > MAX_DIM {
+        if spec.k_dim > MAX_DIMS.0 || spec.v_dim > MAX_DIMS.1 {
             return Ok(None);
         }
         let group = spec.heads / spec.kv_heads;
@@ -83,6 +85,9 @@ impl Generic {
             .define("K_DIM", spec.k_dim)
             .define("V_DIM", spec.v_dim)
             .define("GROUP", group);
+        if spec.values == ValueLayout::PrefixOfKey {
+            source = source.define("V_PITCH", spec.k_dim);
+        }
         source = spec.features(source);
         Ok(Some(Self {
             kernel: gpu.kernel(&source)?,

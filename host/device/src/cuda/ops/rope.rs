@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{NormRounding, Rope, RopeStyle};
+use guesthouse_graph::{NormRounding, Rope, RopeStyle, ValueLayout};
 
 use super::input::Ints;
 use super::{Instr, Place, Step, Tensor, access};
@@ -300,8 +300,10 @@ pub(crate) struct Writing {
     /// Made by [`Places`].
     pub places: Arc<Buffer>,
     pub kv_heads: usize,
+    /// Elements of k, and of v. Where values are the prefix of keys, k is what follows them.
     pub k_dim: usize,
     pub v_dim: usize,
+    pub values: ValueLayout,
     pub block_size: u32,
     pub k: Place,
     pub v: Place,
@@ -416,7 +418,9 @@ impl Rotate {
             .define("VEC", shape.vec);
         let first = norm.as_ref().map(|n| n.rounding) == Some(NormRounding::CastThenWeight);
         let wide = norm.as_ref().map(|n| n.weight_type) == Some(VectorType::F32);
+        let prefix = write.as_ref().map(|w| w.values) == Some(ValueLayout::PrefixOfKey);
         let flags = [
+            ("PREFIX", prefix),
             ("INTERLEAVED", style == RopeStyle::Interleaved),
             ("HEAD_NORM", norm.is_some()),
             ("ROUND_FIRST", first),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{CacheId, Node, Op, Rope, RopeScaling, RopeStyle, Rows, ValueId};
+use guesthouse_graph::{
+    CacheId, Node, Op, Rope, RopeScaling, RopeStyle, Rows, ValueId, ValueLayout,
+};
 
 use super::head_norm::HeadNormed;
 use super::{Aliases, Compiler};
@@ -145,11 +147,11 @@ impl Compiler<'_, '_> {
         (k, v): (Place, Place),
     ) -> Result<Writing> {
         let shape = self.cache(cache)?;
-        let (heads, k_dim, v_dim) = (
-            shape.heads as usize,
-            shape.k_dim as usize,
-            shape.v_dim as usize,
-        );
+        let (heads, v_dim) = (shape.heads as usize, shape.v_dim as usize);
+        let k_dim = match shape.values {
+            ValueLayout::Separate => shape.k_dim as usize,
+            ValueLayout::PrefixOfKey => shape.k_dim as usize - v_dim,
+        };
         self.fit(node, "keys", heads * k_dim, k.width)?;
         self.fit(node, "values", heads * v_dim, v.width)?;
         Ok(Writing {
@@ -158,6 +160,7 @@ impl Compiler<'_, '_> {
             kv_heads: heads,
             k_dim,
             v_dim,
+            values: shape.values,
             block_size: self.limits.block_size,
             k,
             v,

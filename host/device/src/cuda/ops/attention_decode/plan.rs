@@ -15,7 +15,7 @@ mod tests;
 /// Positions of a tile, `TILE` of the kernel.
 pub(crate) const TILE: u32 = 16;
 
-/// Most query heads of an item, `PACK` of the kernel.
+/// Most query heads of an item of decode attention, `PACK` of the kernel.
 pub(crate) const MAX_PACK: u32 = 16;
 
 /// Words of an item, `Item` of the kernel.
@@ -50,6 +50,8 @@ pub(crate) struct Geometry {
     pub kv_heads: u32,
     /// Query heads per KV head.
     pub group: u32,
+    /// Most query heads of an item.
+    pub most: u32,
     /// Positions a query sees.
     pub window: Option<u32>,
     /// Blocks of the grid.
@@ -62,7 +64,7 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// Query heads of an item, but for the last of a group.
     pub(crate) fn pack(&self) -> u32 {
-        self.group.min(MAX_PACK)
+        self.group.min(self.most)
     }
 
     /// Pairs of a row.
@@ -110,6 +112,15 @@ impl Geometry {
                 1 => 1,
                 pieces => rows as usize * self.units() as usize * pieces,
             },
+        }
+    }
+
+    /// Most pairs of a step that are cut.
+    pub(crate) fn max_cut_pairs(&self, rows: u32, len: u32) -> usize {
+        match self.cuts {
+            Cuts::Even(_) => self.blocks as usize,
+            Cuts::Fixed { tiles } if self.fixed_pieces(len, tiles) == 1 => 0,
+            Cuts::Fixed { .. } => rows as usize * self.units() as usize,
         }
     }
 
@@ -172,6 +183,12 @@ impl DecodePlanner {
             loads: BinaryHeap::new(),
             dealt: Vec::new(),
         }
+    }
+
+    /// Token, first query head, first piece and number of pieces of each pair of the last plan that was cut.
+    pub(crate) fn cut_pairs(&self) -> impl Iterator<Item = [u32; 4]> {
+        let first = self.items.iter().filter(|item| item.index == 0);
+        first.filter_map(|i| Some([i.token, i.q_head, i.piece?, i.pieces]))
     }
 
     /// Walks the pairs in order and fills block after block, each with its share of what is left.

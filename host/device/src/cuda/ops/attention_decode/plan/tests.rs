@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::{Cuts, DecodePlanner, Even, Geometry, ITEM_WORDS, OVERHEAD, TILE};
+use super::{Cuts, DecodePlanner, Even, Geometry, ITEM_WORDS, MAX_PACK, OVERHEAD, TILE};
 use crate::cuda::ops::{Limits, PlanRow, Planner};
 
 /// An item as the kernel reads it.
@@ -131,6 +131,7 @@ fn even(kv_heads: u32, group: u32, blocks: u32) -> Geometry {
     Geometry {
         kv_heads,
         group,
+        most: MAX_PACK,
         window: None,
         blocks,
         cuts: Cuts::Even(Even {
