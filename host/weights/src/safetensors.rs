@@ -4,6 +4,7 @@
 //! before anything is read, and pickled checkpoints are never opened.
 
 mod folder;
+mod fp8;
 mod header;
 mod mxfp4;
 
@@ -20,7 +21,8 @@ use crate::{TensorInfo, WeightSource, WeightsError, prefix};
 /// Checkpoints of the same architecture differ in a leading `transformer.` or `model.`, depending on which class saved
 /// them. A name that is not found is therefore looked up again without that prefix, then with one added.
 ///
-/// `x_blocks` and `x_scales` of gpt-oss's MXFP4 checkpoints are one tensor, `x`.
+/// `x_blocks` and `x_scales` of gpt-oss's MXFP4 checkpoints are one tensor, `x`; so are `x` and `x_scale_inv` of DeepSeek's FP8
+/// checkpoints, in bf16.
 #[derive(Debug)]
 pub struct Safetensors {
     path: PathBuf,
@@ -49,8 +51,7 @@ impl Safetensors {
         if !path.is_dir() {
             let mut source = Self::empty(path);
             source.add_file(path)?;
-            mxfp4::join(&mut source.tensors);
-            return Ok(source);
+            return source.joined();
         }
         match folder::find(path)? {
             folder::Layout::Files(files) => {
@@ -58,8 +59,7 @@ impl Safetensors {
                 for file in files {
                     source.add_file(&file)?;
                 }
-                mxfp4::join(&mut source.tensors);
-                Ok(source)
+                source.joined()
             }
             folder::Layout::Indexed(index) => Self::open_indexed(path, &index),
         }
@@ -127,8 +127,14 @@ impl Safetensors {
                 source.tensors.insert(name.clone(), tensor);
             }
         }
-        mxfp4::join(&mut source.tensors);
-        Ok(source)
+        source.joined()
+    }
+
+    /// With tensors in two parts as one.
+    fn joined(mut self) -> Result<Self, WeightsError> {
+        mxfp4::join(&mut self.tensors);
+        fp8::join(&self.path, &mut self.tensors)?;
+        Ok(self)
     }
 
     /// The stored tensor that `name` means, by the prefix rule of [`Safetensors`].
@@ -158,7 +164,13 @@ impl WeightSource for Safetensors {
         let bytes = part(stored.shard, &stored.range)?;
         match &stored.scales {
             None => Ok(Cow::Borrowed(bytes)),
-            Some((shard, range)) => Ok(Cow::Owned(mxfp4::blocks(bytes, part(*shard, range)?))),
+            Some((shard, range)) => {
+                let scales = part(*shard, range)?;
+                Ok(Cow::Owned(match stored.info.scheme.plain() {
+                    Some(_) => fp8::expand(stored.info.cols(), bytes, scales)?,
+                    None => mxfp4::blocks(bytes, scales),
+                }))
+            }
         }
     }
 }

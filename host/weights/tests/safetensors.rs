@@ -54,6 +54,67 @@ fn tensors_are_found_in_any_order_with_metadata_and_padding() {
     assert_eq!(missing.label(), "weights_missing_tensor");
 }
 
+/// 130 rows of 129 columns of E4M3, with a scale for each of four blocks.
+fn fp8(scale_shape: &str, scale_bytes: usize) -> Vec<u8> {
+    let end = 130 * 129;
+    let header = format!(
+        r#"{{"w":{{"dtype":"F8_E4M3","shape":[130,129],"data_offsets":[0,{end}]}},
+            "w_scale_inv":{{"dtype":"F32","shape":{scale_shape},"data_offsets":[{end},{}]}}}}"#,
+        end + scale_bytes
+    );
+    // 0x38 is 1, 0x40 is 2.
+    let mut data: Vec<u8> = (0..end)
+        .map(|i| if i % 3 == 0 { 0x40 } else { 0x38 })
+        .collect();
+    let scales = [0.5f32, 3.0, 0.25, 100.0];
+    data.extend(
+        scales
+            .iter()
+            .flat_map(|s| s.to_le_bytes())
+            .take(scale_bytes),
+    );
+    file(&header, &data)
+}
+
+#[test]
+fn fp8_blocks_are_the_matrices_they_stand_for() {
+    let source = open(&fp8("[2,2]", 16)).unwrap();
+    assert_eq!(source.names(), ["w"]);
+    assert_eq!(
+        source.info("w"),
+        Some(TensorInfo::new([130, 129], DType::Bf16))
+    );
+    assert!(source.info("w_scale_inv").is_none());
+    let bytes = source.read("w").unwrap();
+    let at = |row: usize, col: usize| {
+        let i = 2 * (row * 129 + col);
+        // bf16 is the upper half of f32.
+        f32::from_le_bytes([0, 0, bytes[i], bytes[i + 1]])
+    };
+    assert_eq!((at(0, 0), at(0, 1)), (1.0, 0.5));
+    // (127, 128) is element 16511, (128, 0) 16512, (129, 128) 16769.
+    assert_eq!((at(127, 128), at(128, 0), at(129, 128)), (3.0, 0.5, 100.0));
+}
+
+#[test]
+fn scales_of_other_blocks_are_refused() {
+    for (shape, bytes) in [("[2]", 8), ("[1,3]", 12)] {
+        let error = open(&fp8(shape, bytes)).map(|_| ()).unwrap_err();
+        assert_eq!(error.label(), "weights_unsupported");
+        let text = error.to_string();
+        assert!(
+            text.contains("'w' [130, 129]") && text.contains("convert"),
+            "{text}"
+        );
+    }
+    let alone = one("w_scale_inv", 1.0);
+    let text = open(&alone).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        text.contains("'w', which is not in the checkpoint"),
+        "{text}"
+    );
+}
+
 #[test]
 fn every_truncation_is_refused() {
     let bytes = one("weight", 1.0);
