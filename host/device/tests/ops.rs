@@ -13,9 +13,9 @@ use guesthouse_device::{CpuDevice, CpuOptions, KvBudget};
 use guesthouse_engine::{Input, SamplingPlan};
 use guesthouse_graph::{
     Activation, Attention, BuilderLimits, CacheKind, CacheSharding, CacheSpec, CausalConv,
-    DeltaInputs, Gate, GraphBuilder, LatentAttention, LayerNorm, Mask, ModelInfo, NormRounding, PassOptions, Plan,
-    PlanOptions, PositionScheme, RmsNorm, Rope, RopeScaling, RopeStyle, Sharding, SourceCatalog,
-    ValueId, ValueLayout, ValueType, WeightId, optimize,
+    DeltaInputs, Gate, GraphBuilder, LatentAttention, LayerNorm, Mask, ModelInfo, NormRounding,
+    PassOptions, Plan, PlanOptions, PositionScheme, RmsNorm, Rope, RopeScaling, RopeStyle,
+    Sharding, SourceCatalog, ValueId, ValueLayout, ValueType, WeightId, optimize,
 };
 use guesthouse_weights::{BlockType, DType, MemorySource, Scheme, TensorInfo, WeightSource};
 use support::drive::{Driver, task, token};

@@ -199,8 +199,7 @@ impl Compiler<'_, '_> {
                 return Err(DeviceError::Unsupported {
                     op: format!("cache {id}"),
                     scope: "the graph".to_owned(),
-                    why: "it keeps nothing; use another model"
-                        .to_owned(),
+                    why: "it keeps nothing; use another model".to_owned(),
                 });
             }
             self.program.caches.push(CacheShape {
