@@ -28,11 +28,6 @@ COMMON = {k: v for k, v in golden.COMMON.items() if k not in ("attn_implementati
 def toys():
     t = transformers
     yarn = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
-    yield "DeepseekV3ForCausalLM", t.DeepseekV3Config(
-        **{**COMMON, "num_key_value_heads": 4}, moe_intermediate_size=48, n_shared_experts=2, n_routed_experts=16, num_experts_per_tok=4, n_group=4,
-        topk_group=2, routed_scaling_factor=2.5, first_k_dense_replace=1, kv_lora_rank=24, q_lora_rank=40, qk_rope_head_dim=8,
-        v_head_dim=12, qk_nope_head_dim=16, rope_parameters={**yarn, "mscale": 1.0, "mscale_all_dim": 0.7}, tie_word_embeddings=False,
-    )
     yield "GptOssForCausalLM", t.GptOssConfig(
         **COMMON, head_dim=16, sliding_window=20, num_local_experts=8, num_experts_per_tok=3, rope_parameters={**yarn, "truncate": False},
     )

@@ -35,7 +35,9 @@ pub use bindings::guesthouse::graph::builder::{
     RmsNormParams, RopeParams, RopeScaling, RopeStyle, RouteGroups, RouteParams, RouteScores,
     Sharding, Value, ValueType, Weight, Yarn,
 };
-pub use decoder::{Dims, SizeNames, activation, attention, kv_cache, merge_heads, split_heads};
+pub use decoder::{
+    Dims, SizeNames, activation, attention, kv_cache, latent_cache, merge_heads, split_heads,
+};
 pub use experts::{ExpertDims, ExpertNames, mixture, route_params, stacked_experts};
 pub use qkv::{Qkv, Rotation};
 pub use rope::{Rope, RopeDefaults, yarn_mscale};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 type Case = (&'static str, usize, fn(&Op) -> bool);
 
 const CASES: &[Case] = &[
-    ("deepseek-v3", 61, |op| matches!(op, Op::LatentAttention(_))),
+    ("deepseek-v3", 61, |op| matches!(op, Op::HeadLinear { .. })),
     (
         "gpt-oss-20b",
         24,
