@@ -241,7 +241,7 @@ struct Held {
 
 impl<'a> Bench<'a> {
     fn new(gpu: &'a Arc<Gpu>, case: &'a Case) -> Result<Self> {
-        let mut random = Random(case.tokens() as u64);
+        let mut random = Random(case.rows.len() as u64);
         let size = case.block_size as usize;
         let blocks_of = |kv: u32| (kv as usize).div_ceil(size);
         let used: usize = case.rows.iter().map(|(_, kv)| blocks_of(*kv)).sum();
@@ -261,9 +261,11 @@ impl<'a> Bench<'a> {
         let (k_dim, v_dim) = (case.k_dim as usize, case.v_dim as usize);
         let q_width = case.heads as usize * k_dim + 2 * case.kv_heads as usize * k_dim;
         let y_width = case.heads as usize * v_dim;
-        let q = Elements::random(&mut random, case.tokens() * q_width, case.dtype);
         let mut keys = Elements::random(&mut random, plane(case.k_dim), case.dtype);
         let mut values = Elements::random(&mut random, plane(case.v_dim), case.dtype);
+        // Backwards, so that the last token's does not depend on how many come with it.
+        let mut q = Elements::random(&mut random, case.tokens() * q_width, case.dtype);
+        q.values.reverse();
         // What no row has written is NaN.
         let mut filled = vec![0; blocks];
         for (table, (_, kv)) in tables.iter().zip(&case.rows) {
@@ -404,7 +406,18 @@ impl<'a> Bench<'a> {
         sums.iter().map(|x| x / total).collect()
     }
 
-    /// Largest error as a share of the largest value of a (token, head), over the tokens compared. At most 4,000 pairs are.
+    /// Result of the last token, as the kernel left it.
+    fn last_token(&self) -> Result<Vec<u8>> {
+        let element = self.case.dtype.bytes();
+        let token = self.case.tokens() - 1;
+        let mut bytes = vec![0; self.y_width * element];
+        let at = self.case.tokens() * self.q_width + token * self.y_width;
+        self.held.arena.read(at * element, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Largest error as a share of the largest value of a (token, head), over the tokens compared. At most 4,000 pairs are, and
+    /// fewer of long rows of many elements, each of which costs the reference dearly.
     fn error(&self) -> Result<f64> {
         let case = self.case;
         let element = case.dtype.bytes();
@@ -425,7 +438,10 @@ impl<'a> Bench<'a> {
         }
         let v_dim = case.v_dim as usize;
         let heads = case.heads as usize;
-        let step = (tokens.len() * heads).div_ceil(4000);
+        let longest = case.rows.iter().map(|(_, kv)| *kv).max().unwrap_or(1);
+        let cost = longest as usize * (case.k_dim + case.v_dim) as usize;
+        let most = (1_000_000_000 / cost.max(1)).clamp(64, 4000);
+        let step = (tokens.len() * heads).div_ceil(most);
         let mut worst = 0.0_f64;
         for pair in (0..tokens.len() * heads).step_by(step) {
             let (row, position, token) = tokens[pair / heads];
@@ -490,6 +506,59 @@ pub(super) fn run(
     case: &Case,
     make: Make<'_>,
 ) -> Result<KernelReport> {
+    let report = with_step(gpu, case, make, |bench, kernel, step| {
+        let tolerance = match case.dtype {
+            CudaDtype::Bf16 => 0.015,
+            CudaDtype::F16 => 0.002,
+            CudaDtype::F32 => 1e-5,
+        };
+        let mut report = KernelReport::new(name, case.label(), bench.error()?, tolerance);
+        if case.timed {
+            let timer = Timer::new(gpu)?;
+            report.seconds = Some(timer.time(|| kernel.launch(step))?);
+            report.flops = Some(case.flops());
+            report.bytes = Some(case.bytes());
+        }
+        Ok(report)
+    })?;
+    Ok(report.unwrap_or_else(|| KernelReport::skipped(name, case.label())))
+}
+
+/// Whether the last token of several cases of one row has the same bits in all; the cases differ in its row's tokens alone.
+///
+/// # Errors
+/// As for [`run`].
+pub(super) fn agree(
+    name: &'static str,
+    gpu: &Arc<Gpu>,
+    cases: &[(Case, Make<'_>)],
+) -> Result<KernelReport> {
+    let mut first: Option<Vec<u8>> = None;
+    let mut label = String::new();
+    let mut worst = 0.0;
+    for (case, make) in cases {
+        let last = with_step(gpu, case, *make, |bench, _, _| bench.last_token())?;
+        label = format!(
+            "bits of the last token in {} batches: {}",
+            cases.len(),
+            case.label()
+        );
+        match (last, &first) {
+            (None, _) => return Ok(KernelReport::skipped(name, label)),
+            (Some(bits), Some(first)) if bits != *first => worst = f64::INFINITY,
+            (Some(bits), _) => first = Some(bits),
+        }
+    }
+    Ok(KernelReport::new(name, label, worst, 0.0))
+}
+
+/// Launches a case's kernel once and looks at what it left; none where no kernel computes it.
+fn with_step<R>(
+    gpu: &Arc<Gpu>,
+    case: &Case,
+    make: Make<'_>,
+    look: impl FnOnce(&Bench<'_>, &dyn Kernel, &Step<'_>) -> Result<R>,
+) -> Result<Option<R>> {
     let bench = Bench::new(gpu, case)?;
     let rows = case.rows.len();
     let tokens = case.tokens();
@@ -502,7 +571,7 @@ pub(super) fn run(
     };
     let mut planners = Planners::default();
     let Some(kernel) = make(gpu, &bench.spec(), &limits, &mut planners)? else {
-        return Ok(KernelReport::skipped(name, case.label()));
+        return Ok(None);
     };
     let mut first = 0;
     let mut plan_rows = Vec::new();
@@ -570,17 +639,5 @@ pub(super) fn run(
     };
     kernel.launch(&step)?;
     bench.gpu.synchronize()?;
-    let tolerance = match case.dtype {
-        CudaDtype::Bf16 => 0.015,
-        CudaDtype::F16 => 0.002,
-        CudaDtype::F32 => 1e-5,
-    };
-    let mut report = KernelReport::new(name, case.label(), bench.error()?, tolerance);
-    if case.timed {
-        let timer = Timer::new(gpu)?;
-        report.seconds = Some(timer.time(|| kernel.launch(&step))?);
-        report.flops = Some(case.flops());
-        report.bytes = Some(case.bytes());
-    }
-    Ok(report)
+    look(&bench, kernel.as_ref(), &step).map(Some)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use guesthouse_graph::ValueLayout;
 
-use super::attention::{Case, run};
+use super::attention::{Case, Make, agree, run};
 use super::report::KernelReport;
 use crate::cuda::driver::Gpu;
 use crate::cuda::ops::attention::Kernel;
@@ -87,6 +87,34 @@ fn cases() -> Vec<(Which, Case)> {
     cases
 }
 
+/// One sequence, of which the last 1, 3 or 70 tokens are computed.
+fn invariance(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
+    let single: Make<'_> = &|gpu, spec, limits, planners| {
+        let latent = Latent::new(gpu, spec, Which::Single, limits, planners)?;
+        Ok(latent.map(|kernel| Box::new(kernel) as Box<dyn Kernel>))
+    };
+    let long: Make<'_> = &|gpu, spec, limits, planners| {
+        let latent = Latent::new(gpu, spec, Which::Long, limits, planners)?;
+        Ok(latent.map(|kernel| Box::new(kernel) as Box<dyn Kernel>))
+    };
+    for heads in [16, 40, 128] {
+        for kv in [100, 1024, 5000] {
+            let cases: Vec<(Case, Make<'_>)> = [(1, single), (3, long), (70, long)]
+                .into_iter()
+                .map(|(len, make)| {
+                    let case = Case {
+                        numerics: Numerics::BatchInvariant,
+                        ..latents(heads, (512, 64), &[(len, kv)])
+                    };
+                    (case, make)
+                })
+                .collect();
+            report(agree("attention/latent", gpu, &cases)?);
+        }
+    }
+    Ok(())
+}
+
 /// Every case on this GPU.
 ///
 /// # Errors
@@ -103,6 +131,7 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
             },
         )?);
     }
+    invariance(gpu, report)?;
     // Types and shapes that tensor cores do not suit.
     for (dtype, dims) in [(CudaDtype::F32, (512, 64)), (CudaDtype::Bf16, (24, 6))] {
         for (which, rows) in [(Which::Single, RAGGED), (Which::Long, PROMPTS)] {
