@@ -236,6 +236,7 @@ fn anything_is_covered_once() {
         let g = Geometry {
             kv_heads: 1 + random(8),
             group: 1 + random(40),
+            most: MAX_PACK,
             window: (random(3) == 0).then(|| 1 + random(700)),
             rows: (0, u32::MAX),
             blocks: 1 + random(300),
