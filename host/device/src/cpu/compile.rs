@@ -118,8 +118,9 @@ impl Compiler<'_, '_> {
         };
         match &node.op {
             Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
-            Op::Pool { .. }
-            | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
+            Op::Pool { .. } | Op::Positions(PositionScheme::Glm2d { .. }) => {
+                Err(self.unsupported(node, LATER))
+            }
             Op::Attention(a) | Op::PagedAttention(a) => attention(a),
             _ => Ok(()),
         }

@@ -170,8 +170,9 @@ impl Compiler<'_, '_> {
         const LATER: &str = "the CUDA device has no kernel for this operation yet; use --device cpu or another model";
         match &node.op {
             Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
-            Op::Pool { .. }
-            | Op::Positions(PositionScheme::Glm2d { .. }) => Err(self.unsupported(node, LATER)),
+            Op::Pool { .. } | Op::Positions(PositionScheme::Glm2d { .. }) => {
+                Err(self.unsupported(node, LATER))
+            }
             Op::Attention(a) | Op::PagedAttention(a) if a.mask == Mask::PrefixLm => Err(self
                 .unsupported(
                     node,
