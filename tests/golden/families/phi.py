@@ -4,6 +4,7 @@ import transformers as t
 from torch import nn
 
 from case import Case, older_rope, rewrite, small
+from make import greedy
 from mutations import (
     CAUSAL, GQA, ROPE, SILU, WINDOW, activation, each, rope_config, scores, whole_heads_rotate,
 )
@@ -54,10 +55,11 @@ PARALLEL = {
 }
 
 
-def phi3(original, **more):
+def phi3(original, partial=1.0, **more):
+    pairs = int(12 * partial) // 2
     rope = dict(
-        rope_type="longrope", rope_theta=10000.0, short_factor=SHORT, long_factor=LONG,
-        original_max_position_embeddings=original, partial_rotary_factor=more.pop("partial", 1.0),
+        rope_type="longrope", rope_theta=10000.0, short_factor=SHORT[:pairs], long_factor=LONG[:pairs],
+        original_max_position_embeddings=original, partial_rotary_factor=partial,
     )
     return lambda: t.Phi3Config(
         **small(**more), rope_parameters=rope, original_max_position_embeddings=original,
@@ -78,11 +80,16 @@ def threshold(length):
     return mutate
 
 
+def whole_heads(model):
+    """Longrope has a factor per rotated pair."""
+    rope_config(partial_rotary_factor=1.0, short_factor=SHORT, long_factor=LONG)(model)
+
+
 LONGROPE = {
     **{k: v for k, v in ROPE.items() if "base" not in k},
     "rope base ÷ 4": rope_config(rope_theta=2500.0),
-    "short factors": rope_config(short_factor=[1.0] * 6),
-    "long factors": rope_config(long_factor=SHORT),
+    "short factors": rope_config(short_factor=lambda short: [1.0] * len(short)),
+    "long factors": rope_config(long_factor=lambda long: SHORT[: len(long)]),
     "attention factor": rope_config(attention_factor=1.0),
     **GQA,
     "activation (ReLU)": each("MLP", relu),
@@ -102,6 +109,12 @@ def published(folder):
     rewrite(folder, change)
 
 
+def anew(model, ids):
+    """Every step from the whole sequence. `Phi3ForCausalLM.prepare_inputs_for_generation` wants that where the original
+    context is crossed, and drops the cache; but in transformers 5.17 `generate` then gives it the last token alone."""
+    return greedy(lambda *args, **kwargs: model(*args, **kwargs), ids)
+
+
 CASES = {
     "phi": Case(config=phi(False), features=PARALLEL, publish=older_rope, final_norm=lambda m: m.model.final_layernorm),
     "phi-qk-norm": Case(
@@ -116,5 +129,13 @@ CASES = {
         features={**LONGROPE, **WINDOW},
         publish=published,
         sharp=("qkv_proj.weight",),
+    ),
+    # As in Phi 4 mini. The prompt of 18 crosses the original context while it generates.
+    "phi3-crossing": Case(
+        config=phi3(22, partial=0.67, tie_word_embeddings=True),
+        features={**LONGROPE, "partial rope": whole_heads, "threshold": threshold(23)},
+        sharp=("qkv_proj.weight",),
+        lengths=[5, 1, 18, 23, 70],
+        greedy=anew,
     ),
 }

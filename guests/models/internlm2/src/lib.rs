@@ -66,11 +66,20 @@ impl Layer {
 
     fn attention(&self, at: &Scope, x: Value, rotation: &Rotation) -> Value {
         let d = &self.dims;
-        let rows = d.q() + 2 * d.kv();
-        let wqkv = at.linear_with(self.bias, "wqkv", rows, d.hidden, Sharding::Column);
-        let o = Qkv::grouped(&wqkv, x, d)
-            .rotate(rotation)
-            .attend(d, &attention(d.scale(), None));
+        // GGUF files have them apart.
+        let apart = |name, out| {
+            at.linear_with(self.bias, name, out, d.hidden, Sharding::Column)
+                .apply(x)
+        };
+        let qkv = if at.has("wq.weight") {
+            let (q, k, v) = (apart("wq", d.q()), apart("wk", d.kv()), apart("wv", d.kv()));
+            Qkv::split(q, k, v, d)
+        } else {
+            let rows = d.q() + 2 * d.kv();
+            let wqkv = at.linear_with(self.bias, "wqkv", rows, d.hidden, Sharding::Column);
+            Qkv::grouped(&wqkv, x, d)
+        };
+        let o = qkv.rotate(rotation).attend(d, &attention(d.scale(), None));
         at.out("wo", o, d, self.bias)
     }
 }

@@ -79,12 +79,16 @@ impl Layer {
         at.out("o_proj", o, d, Bias::IfPresent)
     }
 
-    /// `x [heads, d]` by one weight per head, stored apart.
+    /// `x [heads, d]` by one weight per head, stored apart, or in GGUF files together.
     fn norm(&self, at: &Scope, x: Value, heads: u32) -> Value {
         let d = self.dims.head_dim;
         let each = |i| at.param(&format!("norms.{i}.weight"), &[d]);
-        let all = builder::concat_rows(&(0..heads).map(each).collect::<Vec<_>>());
-        let weight = builder::reshape_weight(all, &[heads, d]);
+        let weight = if at.has("weight") {
+            at.param("weight", &[heads, d])
+        } else {
+            let all = builder::concat_rows(&(0..heads).map(each).collect::<Vec<_>>());
+            builder::reshape_weight(all, &[heads, d])
+        };
         builder::layer_norm(x, Some(weight), None, self.dims.eps)
     }
 }
