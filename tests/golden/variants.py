@@ -122,7 +122,8 @@ def older_families():
     large = rw(config, num_kv_heads="n_head_kv", new_decoder_architecture=None, multi_query=None, num_ln_in_parallel_attn=None)
     same("RW 40B", "falcon", large, tensors, golden)
     config, tensors, golden = load("falcon-rw")
-    same("RW 1B", "falcon", rw(config, num_kv_heads=None, new_decoder_architecture=None), tensors, golden)
+    newer = {**renamed(config, n_head="num_attention_heads", n_layer="num_hidden_layers"), "architectures": ["FalconForCausalLM"]}
+    same("Falcon RW with transformers' names", "falcon", newer, tensors, golden)
     refused("falcon", "falcon-40b", "num_kv_heads is 3", num_kv_heads=3)
     refused("falcon", "falcon-7b", "num_ln_in_parallel_attn is 2", num_ln_in_parallel_attn=2)
     refused("falcon", "falcon-7b", 'rope_scaling.type is "ntk"', rope_parameters=None, rope_scaling=dict(type="ntk", factor=2))

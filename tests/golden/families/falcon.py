@@ -1,17 +1,40 @@
 """Falcon."""
 
+import json
+
 import transformers as t
 from torch import nn
 
-from case import Case
+from case import Case, rewrite
 from mutations import NO_MASK, ROPE, attentions, patched, stacked_rows
 
 
+COMMON = dict(vocab_size=131, num_hidden_layers=2, num_attention_heads=4, bos_token_id=1, eos_token_id=2, dtype="float32")
+
+
 def config(**more):
-    return t.FalconConfig(
-        vocab_size=131, hidden_size=64, ffn_hidden_size=80, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128,
-        bos_token_id=1, eos_token_id=2, dtype="float32", **more,
-    )
+    return t.FalconConfig(**COMMON, hidden_size=64, ffn_hidden_size=80, max_position_embeddings=128, **more)
+
+
+RW = dict(n_head="num_attention_heads", n_layer="num_hidden_layers")
+RW_FIELDS = """vocab_size hidden_size alibi bias multi_query parallel_attn layer_norm_epsilon hidden_dropout attention_dropout
+initializer_range use_cache bos_token_id eos_token_id""".split()
+
+
+def first_names(folder):
+    """As the repositories of Falcon RW had it before transformers had the class."""
+
+    def change(c):
+        kept = {k: c[k] for k in RW_FIELDS} | {old: c[new] for old, new in RW.items()}
+        return dict(architectures=["RWForCausalLM"], model_type="RefinedWebModel", torch_dtype="float32") | kept
+
+    rewrite(folder, change)
+
+
+def read_first_names(folder, dtype):
+    c = json.loads((folder / "config.json").read_text())
+    config = t.FalconConfig(**{k: c[k] for k in RW_FIELDS}, **{new: c[old] for old, new in RW.items()})
+    return t.FalconForCausalLM.from_pretrained(folder, config=config, attn_implementation="sdpa", dtype=dtype).eval()
 
 
 # Transformers' eager attention adds ALiBi twice, in the mask too; its default, sdpa, once, as the first code did.
@@ -87,13 +110,14 @@ CASES = {
         **SHARED,
     ),
     "falcon-rw": Case(
-        config=lambda: config(alibi=True, bias=True, multi_query=False, parallel_attn=False),
+        config=lambda: t.FalconConfig(**COMMON, hidden_size=48, alibi=True, bias=True, multi_query=False, parallel_attn=False),
         features={
             "ALiBi": patched("build_alibi_tensor", lambda was: lambda *a, **k: 0 * was(*a, **k)),
-            "ALiBi not scaled with the scores": patched("build_alibi_tensor", lambda was: lambda *a, **k: 4 * was(*a, **k)),
+            "ALiBi not scaled with the scores": patched("build_alibi_tensor", lambda was: lambda *a, **k: 12**0.5 * was(*a, **k)),
             "order of Q, K and V": stacked_rows("query_key_value", 4, 4),
             **FEATURES,
         },
-        **SHARED,
+        publish=first_names,
+        **{**SHARED, "read": read_first_names},
     ),
 }
