@@ -69,7 +69,7 @@ CASES = {
         publish=older_rope,
     ),
     "llama-dynamic": Case(
-        config=scaled("dynamic", max_position=16, factor=3.0),
+        config=scaled("dynamic", max_position=16, factor=8.0),
         features={
             **KEPT,
             "rope base ÷ 4": another_base,
