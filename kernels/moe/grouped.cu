@@ -30,25 +30,31 @@ constexpr int STAGE_BYTES = (X_BYTES + W_BYTES + 127) / 128 * 128;
 DEVICE int swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) * 16); }
 
 #if defined(MXFP4)
-// Two e2m1 codes at bits 0 .. 3 and 16 .. 19 as numbers of model_t, times 2^(e - 127).
-DEVICE u32 scaled(u32 codes, u32 scale) {
+// Moves bits left by `by`, or right.
+template <int BY> DEVICE u32 moved(u32 x) { return BY >= 0 ? x << (BY & 31) : x >> (-BY & 31); }
+
+// Pair PAIR of a word of codes as numbers of model_t. As the low bits of exponent and the high bit of mantissa they are too
+// small by a power of two, which `scale` has besides the block's own.
+template <int PAIR> DEVICE u32 scaled(u32 word, u32 scale) {
+  constexpr int AT = 4 * PAIR;
   u32 y;
 #if defined(MODEL_BF16)
-  // As the low bits of exponent and the high bit of mantissa they are off by 2^126.
-  const u32 bits = (codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 6;
-  asm("{.reg .b32 z, a; mov.b32 z, 0x80008000; fma.rn.bf16x2 a, %1, %2, z; fma.rn.bf16x2 %0, a, %3, z;}"
-      : "=r"(y)
-      : "r"(bits), "r"(0x7e807e80u), "r"(scale));
+  const u32 bits = (moved<12 - AT>(word) & 0x80008000u) | (moved<6 - AT>(word) & 0x01c001c0u);
+  asm("{.reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 %0, %1, %2, z;}" : "=r"(y) : "r"(bits), "r"(scale));
 #else
-  // 2^14.
-  const u32 bits = (codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 9;
-  asm("{.reg .b32 a; mul.rn.f16x2 a, %1, %2; mul.rn.f16x2 %0, a, %3;}" : "=r"(y) : "r"(bits), "r"(0x74007400u), "r"(scale));
+  const u32 bits = (moved<12 - AT>(word) & 0x80008000u) | (moved<9 - AT>(word) & 0x0e000e00u);
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(bits), "r"(scale));
 #endif
   return y;
 }
+
+// 2^(e - 127) times 2^126 for bf16 and 2^14 for f16, twice. The host sends no e above 128.
 DEVICE u32 scale_of(u32 e) {
-  const u32 one = from_float<model_t>(e8m0(e)).bits;
-  return one | one << 16;
+#if defined(MODEL_BF16)
+  return (e + 126) * 0x00800080u;
+#else
+  return from_float<f16>(__uint_as_float((e + 14) << 23)).bits * 0x00010001u;
+#endif
 }
 #endif
 
@@ -124,13 +130,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) product(const __grid_const
     const u8* stage = ring + step % STAGES * STAGE_BYTES;
     const u32 x = shared_address(stage);
 #if defined(MXFP4)
-    uint2 codes[N_TILES];
-    u32 scales[N_TILES];
+    uint2 codes[N_TILES], scales[N_TILES];
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
       const u8* group = stage + X_BYTES + (warp_n * N_TILES + n) * MXFP4_BYTES;
       codes[n] = *reinterpret_cast<const uint2*>(group + lane / 4 * 32 + lane % 4 * 8);
-      scales[n] = *reinterpret_cast<const u16*>(group + MXFP4_SCALES + lane / 4 * 2);
+      const u32 two = *reinterpret_cast<const u16*>(group + MXFP4_SCALES + lane / 4 * 2);
+      scales[n] = make_uint2(scale_of(two & 255), scale_of(two >> 8));
     }
 #endif
 #pragma unroll
@@ -143,10 +149,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) product(const __grid_const
 #if defined(MXFP4)
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
-        const u32 word = s < 2 ? codes[n].x : codes[n].y;
-        const u32 scale = scale_of(scales[n] >> (8 * (s / 2)) & 255);
-        b[n][0] = scaled(word >> (8 * (s % 2)) & 0x000f000fu, scale);
-        b[n][1] = scaled(word >> (8 * (s % 2) + 4) & 0x000f000fu, scale);
+        const u32 word = s < 2 ? codes[n].x : codes[n].y, scale = s < 2 ? scales[n].x : scales[n].y;
+        b[n][0] = s % 2 == 0 ? scaled<0>(word, scale) : scaled<2>(word, scale);
+        b[n][1] = s % 2 == 0 ? scaled<1>(word, scale) : scaled<3>(word, scale);
       }
 #else
 #pragma unroll

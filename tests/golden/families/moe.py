@@ -18,9 +18,21 @@ def eager(model):
     return model
 
 
+def in_bf16(model):
+    """Whatever is written to a parameter is what a bf16 file will hold."""
+
+    @torch.no_grad()
+    def rounded(model, _):
+        for p in model.parameters():
+            p.copy_(p.bfloat16())
+
+    model.register_forward_pre_hook(rounded)
+    return model
+
+
 def moe(**kwargs):
     return Case(
-        model=lambda config: eager(from_config(config)),
+        model=kwargs.pop("model", lambda config: eager(from_config(config))),
         read=kwargs.pop("read", lambda folder, dtype: eager(from_folder(folder, dtype))),
         **kwargs,
     )
@@ -108,6 +120,8 @@ def stacked(folder):
     path = folder / "model.safetensors"
     model = from_folder(folder)
     tensors = {name: p.contiguous() for name, p in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del tensors["lm_head.weight"]
     assert any(name.endswith("experts.gate_up_proj") for name in tensors), list(tensors)
     save_file(tensors, path, metadata={"format": "pt"})
 
@@ -183,6 +197,10 @@ def gpt_oss():
             truncate=False,
         ),
     )
+
+
+def gpt_oss_model(config):
+    return in_bf16(eager(from_config(config)))
 
 
 def gpt_module(model):
@@ -377,6 +395,6 @@ CASES = {
         features={**COMMON, **HALVES, **RAW, **QK_NORM, **ONE_WINDOW},
         publish=stacked,
     ),
-    "gpt-oss": moe(config=gpt_oss, features=GPT_OSS, liven=liven_gpt, write=write_bf16),
-    "gpt-oss-mxfp4": moe(config=gpt_oss, features=GPT_OSS, liven=liven_blocks, write=write_blocks, read=read_blocks),
+    "gpt-oss": moe(config=gpt_oss, model=gpt_oss_model, features=GPT_OSS, liven=liven_gpt, write=write_bf16),
+    "gpt-oss-mxfp4": moe(config=gpt_oss, model=gpt_oss_model, features=GPT_OSS, liven=liven_blocks, write=write_blocks, read=read_blocks),
 }
