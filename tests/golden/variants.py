@@ -180,9 +180,33 @@ def current_families():
     refused("glm4", "glm4", "num_key_value_heads is 3", num_key_value_heads=3)
 
 
+def deepseek():
+    """Experts as transformers 5 holds them, rope as the published configs spell it."""
+    for name in ("deepseek-v2", "deepseek-v3"):
+        config, tensors, golden = load(name)
+        stacked = {k: v for k, v in tensors.items() if ".experts." not in k}
+        at = "model.layers.1.mlp.experts"
+        each = lambda e, part: tensors[f"{at}.{e}.{part}_proj.weight"]
+        experts = range(config["n_routed_experts"])
+        stacked[f"{at}.gate_up_proj"] = torch.stack([torch.cat([each(e, "gate"), each(e, "up")]) for e in experts])
+        stacked[f"{at}.down_proj"] = torch.stack([each(e, "down") for e in experts])
+        same(f"{name} with stacked experts", "deepseek", config, stacked, golden)
+        rope = dict(config.pop("rope_parameters"))
+        first = dict(rope_theta=rope.pop("rope_theta"), rope_scaling={**rope, "type": rope.pop("rope_type")})
+        first |= dict(scoring_func="softmax", moe_layer_freq=1) if name == "deepseek-v2" else dict(scoring_func="sigmoid", topk_method="noaux_tc")
+        same(f"{name} with older rope", "deepseek", {**config, **first}, tensors, golden)
+    refused("deepseek", "deepseek-v2", 'topk_method is "noaux_tc"', topk_method="noaux_tc")
+    refused("deepseek", "deepseek-v2", "moe_layer_freq is 2", moe_layer_freq=2)
+    refused("deepseek", "deepseek-v2", "n_group is missing", n_group=None)
+    refused("deepseek", "deepseek-v3", 'scoring_func is "softmax"', scoring_func="softmax")
+    refused("deepseek", "deepseek-v3", "num_key_value_heads is 2", num_key_value_heads=2)
+    refused("deepseek", "deepseek-v3", "kv_lora_rank is missing", kv_lora_rank=None)
+
+
 def main():
     older_families()
     current_families()
+    deepseek()
     config, tensors, golden = load("gpt2")
     strip = {k.removeprefix("transformer."): v for k, v in tensors.items()}
     same("GPT-2 without a prefix", "gpt2", config, strip, golden)

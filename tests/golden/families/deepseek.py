@@ -4,7 +4,9 @@ import torch
 import transformers as t
 from torch import nn
 
-from case import Case, small
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+
+from case import Case, from_config, from_folder, small
 from mutations import activation, all_see_all, frequencies, plain_frequencies, scores
 
 SIZES = dict(
@@ -30,9 +32,9 @@ def sizes(**more):
     return small(**{**SIZES, **more})
 
 
-def v2_lite():
+def v2_lite(**more):
     return t.DeepseekV2Config(
-        **sizes(), q_lora_rank=None, n_shared_experts=2, topk_method="greedy", routed_scaling_factor=1.7,
+        **sizes(**more), q_lora_rank=None, n_shared_experts=2, topk_method="greedy", routed_scaling_factor=1.7,
         rope_parameters={**YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
     )
 
@@ -49,6 +51,28 @@ def v3(**more):
         **sizes(n_routed_experts=12), "q_lora_rank": 40, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
         "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}, **more,
     })
+
+
+class RenormalisingRouter(DeepseekV2TopkRouter):
+    """`norm_topk_prob` as in the model's own repository, which then leaves the factor out; transformers ignores the field, which
+    no published V2 sets."""
+
+    def forward(self, hidden_states):
+        x = hidden_states.view(-1, self.hidden_dim).float()
+        logits = nn.functional.linear(x, self.weight.float())
+        weights, ids = logits.softmax(-1).topk(self.top_k, -1)
+        return logits, weights / weights.sum(-1, keepdim=True), ids
+
+
+def renormalising(model):
+    for router in modules(model, "TopkRouter"):
+        router.__class__ = RenormalisingRouter
+    return model
+
+
+def as_transformers(model):
+    for router in modules(model, "Router"):
+        router.__class__ = DeepseekV2TopkRouter
 
 
 def modules(model, end):
@@ -214,6 +238,14 @@ def without(features, *names):
 
 CASES = {
     "deepseek-v2-lite": Case(config=v2_lite, features=FEATURES, liven=liven, sharp=SHARP),
+    "deepseek-v2-renormalising": Case(
+        config=lambda: v2_lite(norm_topk_prob=True),
+        features={"renormalising": as_transformers},
+        model=lambda config: renormalising(from_config(config)),
+        read=lambda folder, dtype: renormalising(from_folder(folder, dtype)),
+        liven=liven,
+        sharp=SHARP,
+    ),
     "deepseek-v2": Case(
         config=v2,
         features={**FEATURES, **GROUPS, "rope's temperature": ratio_of_rope},
