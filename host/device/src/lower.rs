@@ -1,7 +1,7 @@
 //! What devices share when they turn a plan into instructions: messages, and what the engine is told about caches.
 
-use guesthouse_engine::{GroupInfo, GroupKind};
-use guesthouse_graph::{CacheKind, Graph, Node, Op, Plan};
+use guesthouse_engine::{GroupInfo, GroupKind, LengthRules};
+use guesthouse_graph::{CacheKind, Graph, Node, Op, Plan, RopeScaling};
 
 use crate::error::{DeviceError, Result};
 
@@ -50,6 +50,33 @@ pub(crate) fn fit(
         "{} in {scope}: {what}: expected {expected} elements, found {found}",
         op_name(&node.op)
     )))
+}
+
+/// The engine's view of a plan's ropes.
+pub(crate) fn length_rules(plan: &Plan) -> LengthRules {
+    let mut rules = LengthRules::default();
+    let mut dynamic = |above: u32| {
+        rules.by_prompt_above = Some(
+            rules
+                .by_prompt_above
+                .map_or(above, |least| least.min(above)),
+        );
+    };
+    for node in &plan.graph.nodes {
+        let (Op::Rope(rope) | Op::RopeWrite { rope, .. }) = &node.op else {
+            continue;
+        };
+        match &rope.scaling {
+            RopeScaling::Dynamic { original, .. } | RopeScaling::DynamicQwen { original } => {
+                dynamic(*original);
+            }
+            RopeScaling::LongRope { original, .. } => rules.anew_above.push(*original),
+            _ => {}
+        }
+    }
+    rules.anew_above.sort_unstable();
+    rules.anew_above.dedup();
+    rules
 }
 
 /// The engine's view of a plan's cache groups, which have so many blocks.

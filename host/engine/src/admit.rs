@@ -1,6 +1,6 @@
 //! Gives places to waiting sequences, in order.
 
-use crate::prefix_cache::{Hit, extend_keys};
+use crate::prefix_cache::{Hit, by_length, extend_keys};
 use crate::sequence::{Phase, Place, PromptScores, Sequence, Table};
 use crate::state::State;
 use crate::{Event, GroupInfo, SequenceId};
@@ -46,6 +46,13 @@ fn slots_wanted(sequence: &Sequence) -> usize {
 fn find_hit(state: &mut State, id: SequenceId) -> Option<Hit> {
     let sequence = state.sequences.get_mut(&id)?;
     let layout = state.limits.layout();
+    let rules = state.limits.lengths();
+    let passed = rules.passed(sequence.tokens.len() as u32);
+    for above in rules.anew_above[..passed].iter().skip(sequence.passed) {
+        sequence.salt = by_length(&sequence.salt, *above);
+        sequence.keys.clear();
+    }
+    sequence.passed = passed;
     if state.cache.is_enabled() {
         extend_keys(
             &mut sequence.keys,

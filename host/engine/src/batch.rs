@@ -237,6 +237,7 @@ fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequenc
         prompt_len: leader.prompt_len,
         limit: leader.limit,
         salt: leader.salt,
+        passed: leader.passed,
         keys: leader.keys.clone(),
         published: leader.published,
         sampling: Arc::clone(&leader.sampling),

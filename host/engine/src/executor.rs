@@ -44,6 +44,25 @@ pub struct ExecutorInfo {
     pub vocab: u32,
     /// The prompt must run as one chunk (prefix-LM masks).
     pub whole_prompt: bool,
+    /// How cached values depend on the length of their sequence.
+    pub lengths: LengthRules,
+}
+
+/// How what is cached of a position depends on the length of its sequence. The default: not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LengthRules {
+    /// Values of a prompt longer than this depend on the prompt's length (dynamic rope).
+    pub by_prompt_above: Option<u32>,
+    /// Lengths, ascending. A sequence that grows beyond one is computed anew, since all its values differ (longrope).
+    pub anew_above: Vec<u32>,
+}
+
+impl LengthRules {
+    /// How many of [`Self::anew_above`] a sequence of `len` tokens is beyond.
+    #[must_use]
+    pub fn passed(&self, len: u32) -> usize {
+        self.anew_above.partition_point(|&above| len > above)
+    }
 }
 
 /// Why a device can go no further. The engine ends every request with it and reports itself dead.

@@ -1,7 +1,7 @@
 //! What an engine can ever run: the checks before a request is queued.
 
 use crate::layout::Layout;
-use crate::{EngineConfig, ExecutorInfo, Request, SubmitError};
+use crate::{EngineConfig, ExecutorInfo, LengthRules, Request, SubmitError};
 
 /// Fixed limits of an engine; checks requests without touching its state.
 #[derive(Clone, Debug)]
@@ -13,6 +13,7 @@ pub struct Limits {
     max_running: u32,
     max_step_tokens: u32,
     whole_prompt: bool,
+    lengths: LengthRules,
 }
 
 impl Limits {
@@ -32,6 +33,7 @@ impl Limits {
             max_running: max_running.max(1),
             max_step_tokens,
             whole_prompt: info.whole_prompt,
+            lengths: info.lengths.clone(),
         }
     }
 
@@ -69,6 +71,10 @@ impl Limits {
 
     pub(crate) fn whole_prompt(&self) -> bool {
         self.whole_prompt
+    }
+
+    pub(crate) fn lengths(&self) -> &LengthRules {
+        &self.lengths
     }
 
     /// Choices that one prefill serves.

@@ -14,8 +14,9 @@ mod contract;
 mod memory;
 
 use crate::{
-    Admission, Executor, ExecutorError, ExecutorInfo, GroupInfo, GroupKind, Input, Masks,
-    PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan, Ticket, TokenId,
+    Admission, Executor, ExecutorError, ExecutorInfo, GroupInfo, GroupKind, Input, LengthRules,
+    Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan, Ticket,
+    TokenId,
 };
 use contract::Contract;
 use memory::Memory;
@@ -125,6 +126,7 @@ impl MockExecutor {
             max_len: 128,
             vocab: 97,
             whole_prompt: false,
+            lengths: LengthRules::default(),
         }
     }
 

@@ -19,6 +19,28 @@ pub(crate) fn must_restart(state: &State, order: Order) -> bool {
     state.running.len() == 1 && state.running.contains_key(&order) && state.in_flight.is_empty()
 }
 
+/// Sends back the sequences whose next row is beyond a length at which all their values change. Admitted again they are
+/// computed anew.
+pub(crate) fn outgrown(state: &mut State) {
+    let rules = state.limits.lengths();
+    if rules.anew_above.is_empty() {
+        return;
+    }
+    let outgrown: Vec<_> = state
+        .running
+        .values()
+        .filter(|id| {
+            state.sequences.get(id).is_some_and(|sequence| {
+                sequence.remaining() > 0 && rules.passed(sequence.len()) > sequence.passed
+            })
+        })
+        .copied()
+        .collect();
+    for id in outgrown {
+        preempt(state, id);
+    }
+}
+
 /// Sends a running sequence back to the queue, at its old place in the order. Tokens under way still count; its blocks
 /// stay findable in the prefix cache until others need them.
 pub(crate) fn preempt(state: &mut State, id: SequenceId) {

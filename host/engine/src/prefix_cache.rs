@@ -34,6 +34,15 @@ pub(crate) fn chain(parent: Option<&PrefixKey>, salt: &CacheSalt, tokens: &[Toke
     PrefixKey(hash.finalize().into())
 }
 
+/// The salt of what differs from `salt`'s blocks by a length.
+pub(crate) fn by_length(salt: &CacheSalt, len: u32) -> CacheSalt {
+    let mut hash = Sha256::new();
+    hash.update(salt.0);
+    hash.update(b"length");
+    hash.update(len.to_le_bytes());
+    CacheSalt(hash.finalize().into())
+}
+
 /// Extends `keys` to the first `blocks` blocks of `tokens`.
 pub(crate) fn extend_keys(
     keys: &mut Vec<PrefixKey>,

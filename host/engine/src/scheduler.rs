@@ -59,6 +59,7 @@ impl Scheduler {
         if !self.is_starving(state) {
             self.starving = None;
         }
+        preempt::outgrown(state);
         let mut selection = Selection {
             advances: Vec::new(),
             tokens_left: state.limits.max_step_tokens(),

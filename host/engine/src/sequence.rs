@@ -57,6 +57,8 @@ pub(crate) struct Sequence {
     /// Length at which it is complete.
     pub(crate) limit: u32,
     pub(crate) salt: CacheSalt,
+    /// How many of [`LengthRules::anew_above`](crate::LengthRules) it was beyond when it was admitted; in `salt` too.
+    pub(crate) passed: usize,
     /// Keys of the first complete blocks of `tokens`.
     pub(crate) keys: Vec<PrefixKey>,
     /// Blocks offered to the prefix cache.

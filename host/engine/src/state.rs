@@ -2,7 +2,7 @@
 
 use crate::block_pool::{BlockHandle, BlockPool};
 use crate::limits::Limits;
-use crate::prefix_cache::PrefixCache;
+use crate::prefix_cache::{PrefixCache, by_length};
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
 use crate::{
     EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason, RandomKey, Request,
@@ -159,6 +159,12 @@ impl State {
         let arrival = self.next_arrival;
         self.next_arrival += 1;
         let prompt_len = request.prompt.len() as u32;
+        let by_prompt = self.limits.lengths().by_prompt_above;
+        let salt = if by_prompt.is_some_and(|above| prompt_len > above) {
+            by_length(&request.cache_salt, prompt_len)
+        } else {
+            request.cache_salt
+        };
         let mut sequences = Vec::new();
         for choice in (0..params.n).step_by(choices_per_prefill as usize) {
             let id = self.next_sequence_id();
@@ -182,7 +188,8 @@ impl State {
                 tokens: request.prompt.clone(),
                 prompt_len,
                 limit: prompt_len + params.max_tokens,
-                salt: request.cache_salt,
+                salt,
+                passed: 0,
                 keys: Vec::new(),
                 published: 0,
                 sampling: Arc::clone(&request.sampling),

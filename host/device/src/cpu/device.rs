@@ -20,7 +20,7 @@ use super::weights::{LoadProgress, Loader};
 use crate::device::{Batch, Device, Draw, Finished, MemoryUse, Score};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
-use crate::lower::group_infos;
+use crate::lower::{group_infos, length_rules};
 
 /// Output rows computed at once; bounds the memory that prompt log-probabilities take.
 const OUTPUT_ROWS: usize = 256;
@@ -102,6 +102,7 @@ impl CpuDevice {
             max_len: options.max_len,
             vocab: u32::try_from(vocab).unwrap_or(u32::MAX),
             whole_prompt: false,
+            lengths: length_rules(plan),
         };
         let mut device = Self {
             info,

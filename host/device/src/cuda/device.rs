@@ -23,7 +23,7 @@ use crate::cpu::LoadProgress;
 use crate::device::{Batch, BatchRow, Device, Draw, Feeding, Finished, MemoryUse};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
-use crate::lower::group_infos;
+use crate::lower::{group_infos, length_rules};
 
 /// Least output rows computed at a time.
 const OUTPUT_ROWS: u32 = 256;
@@ -161,6 +161,7 @@ impl CudaDevice {
             max_len: options.max_len,
             vocab,
             whole_prompt: false,
+            lengths: length_rules(plan),
         };
         let mut device = Self {
             info,

@@ -173,6 +173,14 @@ impl Contract<'_> {
         {
             return Err("its prompt is split".to_owned());
         }
+        let passed = |len| {
+            self.info
+                .lengths
+                .passed(u32::try_from(len).unwrap_or(u32::MAX))
+        };
+        if passed(end) > passed(slot.admission.tokens.len() as u64) {
+            return Err("is not computed anew beyond a length at which values change".to_owned());
+        }
         if row.prompt_logprobs.is_some() && row.start + 1 >= prompt_len {
             return Err("has no prompt token to score".to_owned());
         }

@@ -84,6 +84,8 @@ prop_compose! {
         max_running in 1usize..16,
         step_tokens in 1u32..40,
         whole_prompt in prop_oneof![6 => Just(false), 1 => Just(true)],
+        by_prompt_above in prop_oneof![3 => Just(None), 1 => (1u32..20).prop_map(Some)],
+        anew_above in prop_oneof![2 => Just(vec![]), 1 => (1u32..50).prop_map(|above| vec![above]), 1 => Just(vec![9, 10, 30])],
         cache in prop_oneof![3 => Just(PrefixCaching::On), 1 => Just(PrefixCaching::Off)],
         jobs in (1u64..28).prop_flat_map(|count| (0..count).map(job).collect::<Vec<_>>()),
     ) -> Load {
@@ -100,6 +102,7 @@ prop_compose! {
             max_len: 56,
             vocab: 97,
             whole_prompt,
+            lengths: LengthRules { by_prompt_above, anew_above },
         };
         let config = EngineConfig { max_running, prefix_cache: cache, ..EngineConfig::default() };
         Load { info, config, jobs }

@@ -272,3 +272,56 @@ fn a_dense_load_preempts_hits_and_batches() {
     assert!(stats.preemptions > 0, "{stats:?}");
     assert!(stats.prefix_cache_hits > 0, "{stats:?}");
 }
+
+#[test]
+fn a_sequence_that_outgrows_a_length_is_computed_anew() {
+    let info = ExecutorInfo {
+        lengths: LengthRules {
+            anew_above: vec![10],
+            ..LengthRules::default()
+        },
+        ..MockExecutor::small_info()
+    };
+    // 6 + 9 tokens; the last is never computed. The mock refuses rows beyond 10 of a sequence admitted with fewer.
+    let mut engine = engine(info.clone());
+    let grows = request(0, (1..7).collect(), 9);
+    let events = submit(&mut engine, grows.clone());
+    run(&mut engine);
+    let outcome = Outcome::of(1, &events).timeless();
+    assert_eq!(outcome, alone(&MockExecutor::small_info(), &grows));
+    assert_eq!(engine.stats().preemptions, 1);
+
+    // A longer prompt finds only what was computed above 10: the whole first three blocks of four.
+    let mut longer: Vec<u32> = (1..7).collect();
+    longer.extend(outcome.tokens[0].iter().map(|sampled| sampled.token));
+    let events = submit(&mut engine, request(1, longer[..14].to_vec(), 1));
+    run(&mut engine);
+    assert_eq!(Outcome::of(1, &events).started.unwrap().1, 12);
+    // A shorter one, only what was computed below: two blocks.
+    let events = submit(&mut engine, request(2, longer[..10].to_vec(), 1));
+    run(&mut engine);
+    assert_eq!(Outcome::of(1, &events).started.unwrap().1, 8);
+    assert_eq!(engine.stats().preemptions, 1);
+}
+
+#[test]
+fn prompts_whose_length_counts_share_blocks_with_their_equals_alone() {
+    let info = ExecutorInfo {
+        lengths: LengthRules {
+            by_prompt_above: Some(10),
+            ..LengthRules::default()
+        },
+        ..MockExecutor::small_info()
+    };
+    let mut engine = engine(info);
+    let mut cached = |id, len| {
+        let events = submit(&mut engine, request(id, (1..=len).collect(), 1));
+        run(&mut engine);
+        Outcome::of(1, &events).started.unwrap().1
+    };
+    assert_eq!(cached(0, 13), 0);
+    assert_eq!(cached(1, 13), 12);
+    assert_eq!(cached(2, 14), 0);
+    assert_eq!(cached(3, 10), 0);
+    assert_eq!(cached(4, 9), 8);
+}

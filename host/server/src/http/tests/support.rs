@@ -11,8 +11,8 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use guesthouse_engine::{
     Admission, CacheSalt, Engine, EngineConfig, EngineThread, Executor, ExecutorError,
-    ExecutorInfo, GroupInfo, GroupKind, Masks, PromptLogprobs, Row, SampleOutcome, Sampled,
-    SamplingPlan, Slot, StepOutput, StepPlan, Ticket, TokenId,
+    ExecutorInfo, GroupInfo, GroupKind, LengthRules, Masks, PromptLogprobs, Row, SampleOutcome,
+    Sampled, SamplingPlan, Slot, StepOutput, StepPlan, Ticket, TokenId,
 };
 use guesthouse_tokenizer::{AddSpecial, GgufVocab, Segment, Tokenizer};
 use serde_json::Value;
@@ -357,6 +357,7 @@ impl Setup {
             max_len: CONTEXT,
             vocab: VOCAB,
             whole_prompt: false,
+            lengths: LengthRules::default(),
         };
         let scripts = self
             .scripts
