@@ -14,6 +14,9 @@ step formatting
 cargo fmt --all --check
 (cd guests && cargo fmt --all --check)
 
+step "page of models"
+python3 tests/golden/models.py --check
+
 step guests
 # Logic of guests runs natively; the wasm32 target has no test runner.
 cargo test --quiet --manifest-path guests/Cargo.toml --target-dir target/guests-native --target "$host" \

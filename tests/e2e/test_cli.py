@@ -54,6 +54,20 @@ def test_bench_reports_json(tmp_path):
     assert json.loads(report.read_text())["num_prompts"] == 4
 
 
+def test_the_graph_needs_no_weights(only_config):
+    raw, fused = (run("graph", only_config, form).stdout for form in ("--raw", "--fused"))
+    assert raw.count("= linear(") > fused.count("= linear(") > 0 and "rope-write" in fused
+    document = json.loads(run("graph", only_config, "--raw", "--json").stdout)
+    totals, graph = document["totals"], document["graph"]
+    config = json.loads((pathlib.Path(only_config) / "config.json").read_text())
+    h, v, f, l = (config[k] for k in ("hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers"))
+    d = config.get("head_dim") or h // config["num_attention_heads"]
+    q, kv = d * config["num_attention_heads"], d * config["num_key_value_heads"]
+    assert totals["parameters"] == 2 * v * h + l * (h * (2 * q + 2 * kv) + 3 * h * f + 2 * h) + h
+    assert totals["kv_bytes_per_token"] == l * 2 * kv * 2
+    assert totals["bytes"] == 4 * totals["parameters"] and len(graph["caches"]) == l
+
+
 @pytest.fixture
 def only_config(tmp_path):
     """A folder with nothing but the golden Llama's configuration."""
@@ -66,7 +80,7 @@ def only_config(tmp_path):
 def test_a_config_alone_is_timed_with_dummy_weights(only_config):
     done = run("graph", only_config, "--load-format", "dummy")
     assert done.returncode == 0 and "model.embed_tokens.weight" in done.stdout, done.stderr
-    done = run("graph", only_config)
+    done = run("bench", "latency", only_config)
     assert done.returncode == 1 and "no weights" in done.stderr, done.stderr
     work = ["--work-list", "3x20/5", "2x8/4@0.8,0.9"]
     few = ["--num-iters-warmup", "0", "--num-iters", "2", "--bandwidth", "10"]

@@ -57,7 +57,7 @@ use crate::Error;
 #[allow(missing_docs, clippy::all)]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: ["../../wit/common", "../../wit/chat"],
+        path: ["wit/common", "wit/chat"],
         world: "guesthouse:chat/matching-chat-guest",
         generate_all,
         pub_export_macro: true,

@@ -16,7 +16,7 @@ mod scope;
 #[allow(missing_docs, clippy::all)]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: ["../../wit/common", "../../wit/graph"],
+        path: ["wit/common", "wit/graph"],
         world: "guesthouse:graph/graph-guest",
         generate_all,
         pub_export_macro: true,

@@ -13,7 +13,7 @@ pub use request::Request;
 #[allow(missing_docs, clippy::all)]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: ["../../wit/common", "../../wit/sampling"],
+        path: ["wit/common", "wit/sampling"],
         world: "guesthouse:sampling/sampler-guest",
         generate_all,
         pub_export_macro: true,

@@ -69,6 +69,7 @@ mod rules;
 #[allow(clippy::unwrap_used)]
 mod testing;
 mod text;
+mod totals;
 mod verify;
 mod visit;
 
@@ -81,4 +82,5 @@ pub use ir::*;
 pub use op::*;
 pub use passes::{PassOptions, Switch, optimize};
 pub use plan::*;
+pub use totals::Totals;
 pub use verify::verify;

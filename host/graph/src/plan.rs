@@ -212,7 +212,7 @@ fn element_bytes(ty: ValueType, model_bytes: usize) -> usize {
     }
 }
 
-fn group_caches(graph: &Graph) -> (Vec<CacheGroup>, Vec<CacheSlot>) {
+pub(crate) fn group_caches(graph: &Graph) -> (Vec<CacheGroup>, Vec<CacheSlot>) {
     let mut groups: Vec<CacheGroup> = Vec::new();
     let mut by_spec: HashMap<CacheSpec, usize> = HashMap::new();
     let mut slots = Vec::with_capacity(graph.caches.len());

@@ -38,7 +38,7 @@ enum Command {
     Bench(bench::Bench),
     /// Print a model's graph as its guest builds it and as the device runs it.
     Graph(graph::GraphCommand),
-    /// Look at guest modules.
+    /// Look at guest modules, or start one of your own.
     #[command(subcommand)]
     Module(module::ModuleCommand),
     /// Check this machine: processor, memory, guests, folders.

@@ -26,10 +26,11 @@ mod sse;
 mod stall;
 mod state;
 
+pub(crate) use auth::bearer;
 pub use config::{ApiKeys, CorsOrigins, HttpConfig, Tenant};
 pub use openapi::document as openapi_document;
 pub use routes::router;
-pub use server::{Served, serve};
+pub use server::{Served, serve, serve_routes};
 pub use state::AppState;
 
 #[cfg(test)]

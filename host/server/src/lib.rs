@@ -9,6 +9,7 @@
 //! - [`openai`]: request and answer types; unvalidated input stops here
 //! - [`text`]: tokens to text: detokenizer, stop strings, log-probabilities
 //! - [`http`]: routes, streams, metrics, limits
+//! - [`admin`]: modules and models that come and go while others serve
 //! - [`llm`]: models inside a program of one's own
 //! - [`cli`]: the `guesthouse` command
 //!
@@ -22,6 +23,7 @@
 //! # Ok::<(), guesthouse_server::llm::LlmError>(())
 //! ```
 
+pub mod admin;
 pub mod cli;
 pub mod http;
 pub mod llm;

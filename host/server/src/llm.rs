@@ -3,7 +3,7 @@
 //! [`Llm`] goes through the same routes as an HTTP request, without a socket: answers, defaults and errors are equal.
 
 use crate::http::{AppState, HttpConfig, router};
-use crate::model::{LoadError, LoadOptions, load};
+use crate::model::{LoadError, LoadOptions, ModuleStore, load};
 use crate::openai::Usage;
 use crate::source::ModelRef;
 use axum::Router;
@@ -168,7 +168,7 @@ impl Llm {
         let local = ModelRef::parse(model, None)
             .and_then(|m| m.fetch())
             .map_err(LoadError::from)?;
-        Self::start(model, &local, &runtime, options)
+        Self::start(model, &local, &ModuleStore::new(runtime), options)
     }
 
     /// Loads files that are already here.
@@ -178,10 +178,10 @@ impl Llm {
     pub fn start(
         name: &str,
         model: &crate::source::LocalModel,
-        runtime: &Arc<Runtime>,
+        modules: &Arc<ModuleStore>,
         options: &LoadOptions,
     ) -> Result<Self, LlmError> {
-        let served = load(name, model, runtime, options)?.served;
+        let served = load(name, model, modules, options)?.served;
         let engine = served.engine.clone();
         let router = router(AppState::new(vec![served], HttpConfig::default()));
         let tokio = tokio::runtime::Builder::new_multi_thread()

@@ -230,7 +230,7 @@ fn pickles_are_refused_with_the_command_that_converts_them() {
     );
     assert!(!output.status.success());
     assert!(
-        text(&output).contains("safe_serialization=True"),
+        text(&output).contains("hf download org/tiny --local-dir"),
         "{}",
         text(&output)
     );

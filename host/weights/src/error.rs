@@ -98,6 +98,18 @@ pub enum WeightsError {
     },
 }
 
+/// Saves the tensors of each file that is named beside it as safetensors; shards stay shards. It needs the packages torch
+/// and safetensors, and lets torch read tensors alone. Free of `"`, `$` and `\``: it stands in double quotes.
+const UNPICKLE: &str = "import sys, torch; from safetensors.torch import save_file; \
+    load = lambda f: torch.load(f, map_location='cpu', weights_only=True); \
+    tensors = lambda d: {k: v.detach().clone().contiguous() for k, v in d.get('state_dict', d).items() if torch.is_tensor(v)}; \
+    [save_file(tensors(load(f)), f.rsplit('.', 1)[0] + '.safetensors', {'format': 'pt'}) for f in sys.argv[1:]]";
+
+/// For a POSIX shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 impl WeightsError {
     /// A short stable name of the variant, for metrics and logs.
     #[must_use]
@@ -129,16 +141,16 @@ impl WeightsError {
         }
     }
 
-    pub(crate) fn pickle_only(folder: &Path, found: String) -> Self {
-        let quoted = format!("'{}'", folder.display().to_string().replace('\'', "'\\''"));
-        let command = format!(
-            "python -c \"import sys; from transformers import AutoModelForCausalLM as M; \
-             M.from_pretrained(sys.argv[1], dtype='auto').save_pretrained(sys.argv[1])\" {quoted}"
-        );
+    /// `found` holds at least one name.
+    pub(crate) fn pickle_only(folder: &Path, found: &[String]) -> Self {
+        let files: Vec<String> = found
+            .iter()
+            .map(|name| quoted(&folder.join(name).display().to_string()))
+            .collect();
         Self::PickleOnly {
             folder: folder.to_owned(),
-            found,
-            command,
+            found: found.first().cloned().unwrap_or_default(),
+            command: format!("python -c \"{UNPICKLE}\" {}", files.join(" ")),
         }
     }
 

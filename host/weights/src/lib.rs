@@ -15,6 +15,7 @@
 //! | `dummy` | made-up values for a model without a checkpoint |
 //! | `safetensors` | one file or a folder of shards |
 //! | `prefix` | names with and without `transformer.` or `model.` |
+//! | `legacy` | old checkpoints: names of norms, buffers |
 //! | [`gguf`] | GGUF files as they are |
 //! | [`gguf::hf`] | GGUF files as the Hugging Face checkpoint that they were made from |
 //! | [`dequant`] | the exact scalar reference for every block type |
@@ -41,6 +42,7 @@ mod dummy;
 mod error;
 pub mod gguf;
 mod json;
+mod legacy;
 mod map;
 mod memory;
 mod prefix;
@@ -56,6 +58,7 @@ pub use dummy::{DummyFill, DummySource};
 pub use error::WeightsError;
 pub use gguf::Gguf;
 pub use gguf::hf::{GgufSource, GgufTokenizer};
+pub use legacy::is_buffer;
 pub use memory::MemorySource;
 pub use safetensors::Safetensors;
 pub use scheme::{BlockType, Scheme};

@@ -14,12 +14,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::map::Mapping;
-use crate::{TensorInfo, WeightSource, WeightsError, prefix};
+use crate::{TensorInfo, WeightSource, WeightsError, legacy, prefix};
 
 /// A [`WeightSource`] over the tensors of one or more safetensors files.
 ///
 /// Checkpoints of the same architecture differ in a leading `transformer.` or `model.`, depending on which class saved
-/// them. A name that is not found is therefore looked up again without that prefix, then with one added.
+/// them. A name that is not found is therefore looked up again without that prefix, then with one added; then a `weight`
+/// as `gamma` and a `bias` as `beta`, as old checkpoints call those of norms.
 ///
 /// `x_blocks` and `x_scales` of gpt-oss's MXFP4 checkpoints are one tensor, `x`; so are `x` and `x_scale_inv` of DeepSeek's FP8
 /// checkpoints, in bf16.
@@ -137,9 +138,10 @@ impl Safetensors {
         Ok(self)
     }
 
-    /// The stored tensor that `name` means, by the prefix rule of [`Safetensors`].
+    /// The stored tensor that `name` means, by the rules of [`Safetensors`].
     fn find(&self, name: &str) -> Option<(&String, &Stored)> {
-        prefix::find(name, |name| self.tensors.get_key_value(name))
+        let get = |name: &str| self.tensors.get_key_value(name);
+        prefix::find(name, get).or_else(|| prefix::find(&legacy::old_name(name)?, get))
     }
 }
 

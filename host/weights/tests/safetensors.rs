@@ -325,10 +325,38 @@ fn pickled_weights_are_refused_with_the_command_that_converts_them() {
     assert!(matches!(error, WeightsError::PickleOnly { .. }));
     let text = error.to_string();
     assert!(
-        text.contains("'pytorch_model.bin'") && text.contains("save_pretrained(sys.argv[1])"),
+        text.contains("'pytorch_model.bin'") && text.contains("weights_only=True"),
         "{text}"
     );
-    assert!(text.contains(r"it'\''s a model'"), "{text}");
+    assert!(
+        text.contains(r"it'\''s a model/pytorch_model.bin'"),
+        "{text}"
+    );
+    assert!(!text.contains("training_args"), "{text}");
+    // The index of pickled shards does not hide what its files are.
+    write(&dir, "pytorch_model.bin.index.json", "{}");
+    write(&dir, "pytorch_model-2.bin", "x");
+    let text = folder_error(&dir).to_string();
+    assert!(text.ends_with(r"a model/pytorch_model.bin'"), "{text}");
+    assert!(text.contains("a model/pytorch_model-2.bin' "), "{text}");
+}
+
+#[test]
+fn old_names_of_norms_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "a.safetensors", one("h.0.ln_1.gamma", 1.0));
+    write(dir.path(), "b.safetensors", one("h.0.ln_1.beta", 2.0));
+    let source = Safetensors::open(dir.path()).unwrap();
+    for (name, stored) in [("weight", "gamma"), ("bias", "beta")] {
+        let found = source.resolve(&format!("transformer.h.0.ln_1.{name}"));
+        assert_eq!(found, Some(format!("h.0.ln_1.{stored}")));
+    }
+    // A name of its own comes first.
+    write(dir.path(), "c.safetensors", one("h.0.ln_1.weight", 3.0));
+    let source = Safetensors::open(dir.path()).unwrap();
+    let found = source.resolve("h.0.ln_1.weight");
+    assert_eq!(found.as_deref(), Some("h.0.ln_1.weight"));
+    assert_eq!(source.info("h.0.ln_1.scale"), None);
 }
 
 #[test]

@@ -31,13 +31,18 @@ impl Model for Qwen {
         dims.max_position = rope.max_position(dims.max_position);
         let rotation = rope.rotation(dims.head_dim);
         let windows = windows(config, dims.layers)?;
-        // Qwen 2 has no such field, and biases on Q, K and V always.
+        // Qwen 2 has biases on Q, K and V always and on the output never; the field, which GGUF files lead to, is Qwen 3's.
         let bias = Bias::from_config(config, "attention_bias")?;
+        let (qkv_bias, o_bias) = if qwen3 {
+            (bias, bias)
+        } else {
+            (Bias::Required, Bias::IfPresent)
+        };
         let layer = Layer {
             dims,
             act: activation(config, "hidden_act", "silu")?,
-            qkv_bias: if qwen3 { bias } else { Bias::Required },
-            o_bias: bias,
+            qkv_bias,
+            o_bias,
             qk_norm: qwen3,
         };
 

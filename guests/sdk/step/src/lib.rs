@@ -49,7 +49,7 @@ pub use guesthouse_sdk;
 #[allow(missing_docs, clippy::all)]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: ["../../../wit/common", "../../../wit/sampling"],
+        path: ["wit/common", "wit/sampling"],
         world: "guesthouse:sampling/step-sampler-guest",
         generate_all,
         pub_export_macro: true,

@@ -1,10 +1,13 @@
 //! `guesthouse module`.
 
+mod new;
+
 use super::options::runtime;
+use crate::model::check;
 use crate::model::modules::from_file;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand};
-use guesthouse_component::{CallContext, Conversation, ModelFacts, Module, Role};
+use guesthouse_component::{Module, Role};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +17,9 @@ pub(super) enum ModuleCommand {
     Inspect(File),
     /// Load a module and call it once, as a server would.
     Check(File),
+    /// Start a guest of your own: writes a project that builds.
+    #[command(subcommand)]
+    New(new::New),
 }
 
 #[derive(Debug, Args)]
@@ -27,102 +33,40 @@ impl ModuleCommand {
     pub(super) fn run(self) -> Result<()> {
         match self {
             Self::Inspect(file) => {
-                let module = from_file(&runtime()?, &file.path)?;
-                println!("name      {}", module.name());
-                println!("role      {}", module.role());
-                println!("digest    sha256:{}", module.digest());
-                println!(
-                    "steps     {}",
-                    if module.steps() {
-                        "yes (tiers 2 and 3)"
-                    } else {
-                        "no"
-                    }
-                );
-                println!(
-                    "imports   {}",
-                    if module.imports().is_empty() {
-                        "none".into()
-                    } else {
-                        module.imports().join(", ")
-                    }
-                );
-                if module.role() == Role::Graph {
-                    println!("builds    {}", module.graph()?.architectures()?.join(", "));
-                }
+                print!("{}", describe(&from_file(&runtime()?, &file.path)?)?);
                 Ok(())
             }
+            Self::New(what) => what.run(),
             Self::Check(file) => {
                 let module = from_file(&runtime()?, &file.path)?;
-                println!("{}", check(&module)?);
+                print!("{}", describe(&module)?);
+                println!("check     ok: {}", check::call(&module)?.summary);
                 Ok(())
             }
         }
     }
 }
 
-/// Calls the module as its role demands; says what came of it.
-fn check(module: &Arc<Module>) -> Result<String> {
-    let context = CallContext::new("check", 0);
-    match module.role() {
-        Role::Graph => {
-            let names = module.graph()?.architectures()?;
-            if names.is_empty() {
-                bail!("the module builds no architecture: architectures() returned an empty list");
-            }
-            Ok(format!(
-                "ok: builds {}; load a model with --graph-module to check the graph itself",
-                names.join(", ")
-            ))
-        }
-        Role::Sampler => {
-            let facts = ModelFacts {
-                vocab_size: 1000,
-                stop_tokens: vec![0],
-                max_len: 1024,
-            };
-            let planned =
-                module
-                    .sampler()?
-                    .plan(r#"{"temperature":0.7,"top_p":0.9}"#, &facts, context)?;
-            Ok(format!(
-                "ok: {} stages, then {:?}",
-                planned.plan.stages.len(),
-                planned.plan.draw
-            ))
-        }
-        Role::Chat => {
-            let files = vec![(
-                "tokenizer_config.json".to_owned(),
-                CHECK_TEMPLATE.to_owned(),
-            )];
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            let segments = runtime.block_on(async {
-                let chat = module.chat()?;
-                let mut session = chat
-                    .open(
-                        files,
-                        vec![(1, "<|start|>".into()), (2, "<|end|>".into())],
-                        context,
-                    )
-                    .await?;
-                let messages = r#"[{"role":"user","content":"Hello"}]"#.to_owned();
-                session
-                    .render(Conversation {
-                        messages,
-                        add_generation_prompt: true,
-                        ..Conversation::default()
-                    })
-                    .await
-            })?;
-            Ok(format!(
-                "ok: one message became {} segments",
-                segments.len()
-            ))
-        }
+/// What a module is, a line each.
+fn describe(module: &Arc<Module>) -> Result<String> {
+    let steps = if module.steps() {
+        "yes (tiers 2 and 3)"
+    } else {
+        "no"
+    };
+    let imports = match module.imports() {
+        [] => "none".to_owned(),
+        all => all.join(", "),
+    };
+    let mut text = format!(
+        "name      {}\nrole      {}\ndigest    sha256:{}\nsteps     {steps}\nimports   {imports}\n",
+        module.name(),
+        module.role(),
+        module.digest(),
+    );
+    if module.role() == Role::Graph {
+        let builds = module.graph()?.architectures()?;
+        text.push_str(&format!("builds    {}\n", builds.join(", ")));
     }
+    Ok(text)
 }
-
-const CHECK_TEMPLATE: &str = r#"{"chat_template":"{% for m in messages %}<|start|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}<|start|>"}"#;

@@ -1,7 +1,8 @@
 //! Options that several commands share.
 
 use crate::model::{
-    DeviceChoice, DtypeChoice, GuestChoice, LoadFormat, LoadOptions, LoadedModel, load,
+    DeviceChoice, DtypeChoice, GuestChoice, LoadFormat, LoadOptions, LoadedModel, ModuleRef,
+    ModuleStore, load,
 };
 use crate::source::ModelRef;
 use anyhow::{Context, Result};
@@ -9,7 +10,6 @@ use clap::{ArgAction, Args, ValueEnum};
 use guesthouse_component::{Runtime, RuntimeConfig};
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
 use guesthouse_engine::PrefixCaching;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What is logged, and how.
@@ -124,16 +124,16 @@ pub(super) struct ModelOptions {
     /// Requests that may wait before new ones are refused with 503.
     #[arg(long, default_value_t = 4096)]
     max_waiting: usize,
-    /// A graph guest: a file of your own, or the name of a built-in one.
+    /// The graph guest: a .wasm file, or the name of a module (default: one that builds the model's architecture).
     #[arg(long, value_name = "WASM|NAME")]
-    graph_module: Option<PathBuf>,
-    /// A chat guest: a file of your own, or the name of a built-in one (jinja, chatml, vicuna, alpaca, …), for models that ship no chat
+    graph_module: Option<ModuleRef>,
+    /// The chat guest: a .wasm file, or the name of a module (jinja, chatml, vicuna, alpaca, …), for models that ship no chat
     /// template and do not say which they need.
     #[arg(long, value_name = "WASM|NAME")]
-    chat_module: Option<PathBuf>,
-    /// A sampler guest: a file of your own, or the name of a built-in one.
+    chat_module: Option<ModuleRef>,
+    /// The sampler guest: a .wasm file, or the name of a module.
     #[arg(long, value_name = "WASM|NAME")]
-    sampler_module: Option<PathBuf>,
+    sampler_module: Option<ModuleRef>,
 }
 
 impl ModelOptions {
@@ -202,14 +202,14 @@ impl ModelOptions {
         if !self.enable_prefix_caching {
             options.prefix_caching = PrefixCaching::Off;
         }
-        load(&self.model, &self.local()?, &runtime()?, &options)
+        load(&self.model, &self.local()?, &modules()?, &options)
             .with_context(|| format!("could not load {}", self.model))
     }
 
     /// Fetches and loads.
-    pub(super) fn load(&self, name: &str) -> Result<LoadedModel> {
+    pub(super) fn load(&self, name: &str, modules: &Arc<ModuleStore>) -> Result<LoadedModel> {
         let model = self.local()?;
-        load(name, &model, &runtime()?, &self.options())
+        load(name, &model, modules, &self.options())
             .with_context(|| format!("could not load {}", self.model))
     }
 }
@@ -227,4 +227,9 @@ pub(super) fn runtime() -> Result<Arc<Runtime>> {
         cache_dir,
         ..RuntimeConfig::default()
     })?)
+}
+
+/// The built-in modules.
+pub(super) fn modules() -> Result<Arc<ModuleStore>> {
+    Ok(ModuleStore::new(runtime()?))
 }

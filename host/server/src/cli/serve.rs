@@ -1,16 +1,21 @@
 //! `guesthouse serve`.
 
-use super::options::ModelOptions;
+use super::options::{ModelOptions, modules};
+use crate::admin::{self, Admin};
 use crate::http::{self, ApiKeys, AppState, CorsOrigins, HttpConfig, Served};
-use crate::serving::ServedModel;
+use crate::model::watch::Watcher;
+use crate::model::{LoadedModel, ModuleStore};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use guesthouse_engine::Drain;
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
@@ -40,6 +45,23 @@ pub(super) struct Serve {
     /// Most alternatives per log-probability.
     #[arg(long, default_value_t = 20)]
     max_logprobs: u32,
+    /// Folder of modules: a .wasm that is there, or appears or changes later, serves under the file's name.
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Key of the admin API, which loads modules and models while others serve; without one there is no such API.
+    #[arg(long, env = "GUESTHOUSE_ADMIN_KEY", hide_env_values = true)]
+    admin_key: Option<String>,
+    /// Address of the admin API, on this machine; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001", value_parser = loopback)]
+    admin_listen: SocketAddr,
+}
+
+/// An address that only this machine reaches.
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(address),
+        _ => Err("expected a loopback address and port, such as 127.0.0.1:8001".to_owned()),
+    }
 }
 
 impl Serve {
@@ -48,19 +70,25 @@ impl Serve {
             .served_model_name
             .first()
             .map_or_else(|| self.model.name().to_owned(), Clone::clone);
-        let loaded = self.model.load(&name)?;
-        let mut served = loaded.served;
-        if let Some(model) = Arc::get_mut(&mut served) {
+        let modules = modules()?;
+        if let Some(folder) = &self.modules {
+            // The first model may need one of them.
+            let watching = Watcher::open(folder, &modules).and_then(Watcher::start);
+            watching.with_context(|| format!("cannot watch {}", folder.display()))?;
+        }
+        let mut loaded = self.model.load(&name, &modules)?;
+        if let Some(model) = Arc::get_mut(&mut loaded.served) {
             model.aliases = self.served_model_name.iter().skip(1).cloned().collect();
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_stack_size(4 << 20)
             .build()?;
-        runtime.block_on(self.serve(served))
+        runtime.block_on(self.serve(&modules, loaded))
     }
 
-    async fn serve(self, model: Arc<ServedModel>) -> Result<()> {
+    async fn serve(self, modules: &Arc<ModuleStore>, loaded: LoadedModel) -> Result<()> {
+        let model = Arc::clone(&loaded.served);
         let address = format!("{}:{}", self.host, self.port);
         let listener = TcpListener::bind(&address)
             .await
@@ -77,17 +105,25 @@ impl Serve {
             max_logprobs: self.max_logprobs,
             ..HttpConfig::default()
         };
-        let engine = model.engine.clone();
+        let state = AppState::new(vec![Arc::clone(&model)], config.clone());
+        let admin = self.admin(modules, &loaded, &state, config).await?;
+        drop(loaded);
         tracing::info!(model = %model.id, max_model_len = model.max_model_len, "serving on http://{}", listener.local_addr()?);
-        let state = AppState::new(vec![model], config);
+        drop(model);
         let served = tokio::select! {
-            served = http::serve(listener, state, signals(1)) => served?,
-            () = signals(2) => {
-                engine.shutdown(Drain::No);
-                bail!("a second signal cut running requests off");
-            }
+            served = http::serve(listener, state.clone(), signals(1)) => Some(served?),
+            () = signals(2) => None,
         };
-        engine.shutdown(Drain::No);
+        // Nothing is loaded any more.
+        if let Some(admin) = admin {
+            admin.abort();
+        }
+        for model in state.served() {
+            model.engine.shutdown(Drain::No);
+        }
+        let Some(served) = served else {
+            bail!("a second signal cut running requests off");
+        };
         match served {
             Served::Drained => tracing::info!("all requests were answered; bye"),
             Served::CutOff { connections } => tracing::warn!(
@@ -96,6 +132,38 @@ impl Serve {
             ),
         }
         Ok(())
+    }
+}
+
+impl Serve {
+    /// Starts the admin API where there is a key for it.
+    async fn admin(
+        &self,
+        modules: &Arc<ModuleStore>,
+        loaded: &LoadedModel,
+        state: &AppState,
+        config: HttpConfig,
+    ) -> Result<Option<JoinHandle<()>>> {
+        let keys = ApiKeys::new(&self.admin_key);
+        if keys.is_open() {
+            return Ok(None);
+        }
+        let address = self.admin_listen;
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address}"))?;
+        let base = self.model.options();
+        let admin = Admin::new(state.clone(), Arc::clone(modules), base, keys);
+        admin.announce(self.model.name(), loaded);
+        tracing::info!("admin API on http://{}", listener.local_addr()?);
+        let routes = admin::router(admin);
+        let serving = async move {
+            let end = std::future::pending();
+            if let Err(error) = http::serve_routes(listener, routes, &config, end).await {
+                tracing::error!(%error, "the admin API ended");
+            }
+        };
+        Ok(Some(tokio::spawn(serving)))
     }
 }
 

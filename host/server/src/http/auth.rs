@@ -36,7 +36,7 @@ pub(super) async fn check_key(
     response
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, key) = headers
         .get(header::AUTHORIZATION)?
         .to_str()

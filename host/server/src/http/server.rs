@@ -2,6 +2,7 @@
 
 use super::stall::StallGuard;
 use super::{AppState, HttpConfig, router};
+use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -37,11 +38,24 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<Served> {
     let config = state.config().clone();
-    let service = TowerToHyperService::new(router(state));
+    serve_routes(listener, router(state), &config, shutdown).await
+}
+
+/// Likewise, with routes of one's own.
+///
+/// # Errors
+/// When the listener itself breaks.
+pub async fn serve_routes(
+    listener: TcpListener,
+    routes: Router,
+    config: &HttpConfig,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<Served> {
+    let service = TowerToHyperService::new(routes);
     let permits = Arc::new(Semaphore::new(config.max_connections));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
-    let builder = builder(&config);
+    let builder = builder(config);
     tokio::pin!(shutdown);
     loop {
         let next = async {

@@ -4,7 +4,7 @@ use super::HttpConfig;
 use super::metrics::ModelMetrics;
 use crate::openai::{ApiError, ModelFacts};
 use crate::serving::ServedModel;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// A model and what was measured of its requests.
 #[derive(Clone)]
@@ -13,10 +13,19 @@ pub(super) struct ModelEntry {
     pub(super) metrics: Arc<ModelMetrics>,
 }
 
+impl ModelEntry {
+    fn new(model: Arc<ServedModel>) -> Self {
+        Self {
+            model,
+            metrics: Arc::default(),
+        }
+    }
+}
+
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone)]
 pub struct AppState {
-    models: Arc<[ModelEntry]>,
+    models: Arc<RwLock<Arc<[ModelEntry]>>>,
     config: Arc<HttpConfig>,
 }
 
@@ -24,12 +33,9 @@ impl AppState {
     /// The first model answers requests that name none.
     #[must_use]
     pub fn new(models: Vec<Arc<ServedModel>>, config: HttpConfig) -> Self {
-        let entries = models.into_iter().map(|model| ModelEntry {
-            model,
-            metrics: Arc::default(),
-        });
+        let entries = models.into_iter().map(ModelEntry::new);
         Self {
-            models: entries.collect(),
+            models: Arc::new(RwLock::new(entries.collect())),
             config: Arc::new(config),
         }
     }
@@ -38,20 +44,57 @@ impl AppState {
         &self.config
     }
 
-    pub(super) fn models(&self) -> &[ModelEntry] {
-        &self.models
+    /// The models of this moment.
+    pub(super) fn models(&self) -> Arc<[ModelEntry]> {
+        Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The models of this moment, for whoever loads and unloads them.
+    #[must_use]
+    pub fn served(&self) -> Vec<Arc<ServedModel>> {
+        let models = self.models();
+        models.iter().map(|e| Arc::clone(&e.model)).collect()
+    }
+
+    /// Serves one more model.
+    ///
+    /// # Errors
+    /// The first of its names that another model has; nothing changes.
+    pub fn add(&self, model: Arc<ServedModel>) -> Result<(), String> {
+        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = std::iter::once(&model.id).chain(&model.aliases);
+        if let Some(taken) = names.find(|name| models.iter().any(|e| e.model.answers_to(name))) {
+            return Err(taken.clone());
+        }
+        *models = models
+            .iter()
+            .cloned()
+            .chain([ModelEntry::new(model)])
+            .collect();
+        Ok(())
+    }
+
+    /// Serves a model no longer. Requests that run hold it until they are done; then its engine ends.
+    #[must_use]
+    pub fn remove(&self, id: &str) -> Option<Arc<ServedModel>> {
+        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = models.iter().find(|e| e.model.id == id)?.model.clone();
+        *models = models
+            .iter()
+            .filter(|e| e.model.id != id)
+            .cloned()
+            .collect();
+        Some(removed)
     }
 
     /// The model that a request means.
-    pub(super) fn model(&self, name: Option<&str>) -> Result<&ModelEntry, ApiError> {
+    pub(super) fn model(&self, name: Option<&str>) -> Result<ModelEntry, ApiError> {
+        let models = self.models();
         let found = match name {
-            None => self.models.first(),
-            Some(name) => self
-                .models
-                .iter()
-                .find(|entry| entry.model.answers_to(name)),
+            None => models.first(),
+            Some(name) => models.iter().find(|entry| entry.model.answers_to(name)),
         };
-        found.ok_or_else(|| ApiError::ModelNotFound {
+        found.cloned().ok_or_else(|| ApiError::ModelNotFound {
             name: name.unwrap_or_default().to_owned(),
         })
     }

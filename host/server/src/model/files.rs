@@ -5,6 +5,7 @@ use crate::serving::SamplingDefaults;
 use crate::source::LocalModel;
 use guesthouse_tokenizer::{GgufVocab, Tokenizer};
 use guesthouse_weights::{DType, Gguf, GgufSource, GgufTokenizer, Safetensors, WeightSource, gguf};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,8 @@ pub struct ModelFiles {
 }
 
 /// Where weights come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LoadFormat {
     /// What the model has.
     #[default]

@@ -1,20 +1,21 @@
 //! Chat and sampler guests behind [`crate::serving`]'s traits.
 
 use crate::model::Modules;
+use crate::model::store::Chosen;
 use crate::serving::{Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned};
 use futures::future::{BoxFuture, FutureExt};
 use guesthouse_component::{
-    CallContext, ChatModule, ChatSession, ComponentError, GuestErrorKind, ModelFacts,
-    SamplerModule, Segment as GuestSegment,
+    CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Segment as GuestSegment,
 };
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A model's guests with what they are told of it.
 pub struct ModelGuests {
-    chat: ChatModule,
-    sampler: SamplerModule,
+    chat: Arc<Chosen>,
+    sampler: Arc<Chosen>,
     files: Vec<(String, String)>,
     controls: Vec<(u32, String)>,
     facts: ModelFacts,
@@ -41,10 +42,15 @@ impl ModelGuests {
 
 impl Guests for ModelGuests {
     fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
-        let (module, files, controls) =
-            (self.chat.clone(), self.files.clone(), self.controls.clone());
+        let (module, files, controls) = (
+            self.chat.current(),
+            self.files.clone(),
+            self.controls.clone(),
+        );
         async move {
             let session = module
+                .chat()
+                .map_err(guest_error)?
                 .open(files, controls, CallContext::new("", now))
                 .await
                 .map_err(guest_error)?;
@@ -59,6 +65,9 @@ impl Guests for ModelGuests {
     fn plan(&self, request: &str) -> Result<Planned, GuestError> {
         let planned = self
             .sampler
+            .current()
+            .sampler()
+            .map_err(guest_error)?
             .plan(request, &self.facts, context())
             .map_err(guest_error)?;
         Ok(Planned {

@@ -1,11 +1,12 @@
 //! From files to a running engine.
 
 use crate::model::device::{DeviceChoice, DtypeChoice, Target};
+use crate::model::store::{ModuleError, ModuleStore};
 use crate::model::{GuestChoice, LoadFormat, ModelFiles, Modules, Weights, guests::ModelGuests};
 use crate::serving::ServedModel;
 use crate::source::{LocalModel, SourceError};
 use crate::text::EncodingLimits;
-use guesthouse_component::{ComponentError, ModelFacts, Runtime};
+use guesthouse_component::{ComponentError, ModelFacts, Role};
 use guesthouse_device::{CudaGraphs, DeviceError, DeviceExecutor, Numerics};
 use guesthouse_engine::{CacheSalt, Engine, EngineConfig, EngineThread, PrefixCaching};
 use guesthouse_graph::{
@@ -13,11 +14,14 @@ use guesthouse_graph::{
     WeightExpr,
 };
 use guesthouse_tokenizer::TokenizerError;
-use guesthouse_weights::{DummySource, TensorInfo, WeightSource, WeightsError};
+use guesthouse_weights::{DummySource, TensorInfo, WeightSource, WeightsError, is_buffer};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Most tensors that a warning lists.
+const UNUSED_TOLD: usize = 8;
 
 /// Settings of a load. `None` leaves the choice to the host.
 #[derive(Clone, Debug)]
@@ -84,6 +88,8 @@ pub struct LoadedModel {
     pub plan: Arc<Plan>,
     /// Where it runs.
     pub target: Target,
+    /// Its guests.
+    pub modules: Modules,
     /// Bytes per second that a large copy on the device reads and writes, where measured.
     pub bandwidth: Option<f64>,
 }
@@ -119,23 +125,29 @@ pub enum LoadError {
     Device(#[from] DeviceError),
     /// Nobody builds this architecture.
     #[error(
-        "no guest builds {found}; built in are {known}. Another one can be added without recompiling: write a \
-         graph guest (docs/guests.md) and name its .wasm with --graph-module"
+        "no guest builds {found}; there are {known}. Another one can be added without recompiling: `guesthouse module new \
+         model NAME` starts one (docs/add-an-architecture.md); put its .wasm into the folder of --modules, or name it with \
+         --graph-module"
     )]
     UnknownArchitecture {
         /// What was asked for, in words.
         found: String,
-        /// Those of the built-in guests.
+        /// Those that guests build.
         known: String,
     },
-    /// The binary was built without a guest.
+    /// Nothing has this name.
     #[error(
-        "the built-in guest '{name}' is missing from this binary; name a module of your own, or rebuild"
+        "there is no {role} module named '{name}': neither built in, nor uploaded, nor in the folder of --modules"
     )]
-    MissingBuiltin {
+    NoModule {
+        /// For what.
+        role: Role,
         /// Which.
         name: String,
     },
+    /// A module of the store.
+    #[error(transparent)]
+    Module(#[from] ModuleError),
     /// `max_model_len` is out of range.
     #[error(
         "max_model_len is {asked}, but this model was made for at most {limit} tokens, and at least 2 are needed"
@@ -168,6 +180,8 @@ pub struct BuiltGraph {
     pub modules: Modules,
     /// What the graph's parameters are read from.
     pub weights: Arc<dyn WeightSource>,
+    /// Tensors of the checkpoint that the graph does not name, buffers aside.
+    pub unused: Vec<String>,
 }
 
 /// The graph of a model as its guest builds it, and the guests.
@@ -175,26 +189,23 @@ pub struct BuiltGraph {
 /// # Errors
 /// When no guest builds it, or the graph does not fit the checkpoint.
 pub fn build_graph(
-    runtime: &Arc<Runtime>,
+    store: &Arc<ModuleStore>,
     files: &ModelFiles,
     choice: &GuestChoice,
 ) -> Result<BuiltGraph, LoadError> {
-    let modules = Modules::choose(
-        runtime,
-        choice,
-        &files.architectures(),
-        files.chat_template(),
-    )?;
+    let modules = Modules::choose(store, choice, &files.architectures(), files.chat_template())?;
     let catalog: Arc<dyn Catalog> = match &files.weights {
         Weights::Checkpoint(source) => Arc::new(SourceCatalog::new(Arc::clone(source))),
         Weights::Dummy(dtype) => Arc::new(DummyCatalog { dtype: *dtype }),
     };
     let graph = modules.graph.build(&files.config.to_string(), catalog)?;
+    let mut unused = Vec::new();
     let weights: Arc<dyn WeightSource> = match &files.weights {
         Weights::Checkpoint(source) => {
-            let unused = guesthouse_graph::unused_params(&graph, &source.names());
-            if !unused.is_empty() {
-                tracing::warn!(count = unused.len(), first = %unused[0], "the model's graph does not use all tensors of its checkpoint");
+            unused = unused_params(&graph, source.as_ref());
+            if let [first, ..] = unused.as_slice() {
+                let some = unused[..unused.len().min(UNUSED_TOLD)].join(", ");
+                tracing::warn!(count = unused.len(), %first, "the model's graph does not use all tensors of its checkpoint: {some}");
             }
             Arc::clone(source)
         }
@@ -204,7 +215,16 @@ pub fn build_graph(
         graph,
         modules,
         weights,
+        unused,
     })
+}
+
+/// Buffers of old checkpoints are nothing that a graph should name.
+fn unused_params(graph: &Graph, source: &dyn WeightSource) -> Vec<String> {
+    let mut unused = guesthouse_graph::unused_params(graph, &source.names());
+    let buffer = |name: &str| source.info(name).is_some_and(|info| is_buffer(name, &info));
+    unused.retain(|name| !buffer(name));
+    unused
 }
 
 /// The checkpoint tensors that a graph names.
@@ -241,7 +261,7 @@ pub struct OnDevice {
 /// When a guest or the device does not do.
 pub fn on_device(
     files: &ModelFiles,
-    runtime: &Arc<Runtime>,
+    store: &Arc<ModuleStore>,
     options: &LoadOptions,
 ) -> Result<OnDevice, LoadError> {
     let target = Target::choose(options, files.dtype())?;
@@ -249,7 +269,8 @@ pub fn on_device(
         graph,
         modules,
         weights,
-    } = build_graph(runtime, files, &options.guests)?;
+        unused: _,
+    } = build_graph(store, files, &options.guests)?;
     let limit = graph.info.max_position;
     let max_len = match options.max_model_len {
         Some(asked) if asked < 2 || asked > limit => {
@@ -280,7 +301,7 @@ pub fn on_device(
 pub fn load(
     name: &str,
     model: &LocalModel,
-    runtime: &Arc<Runtime>,
+    store: &Arc<ModuleStore>,
     options: &LoadOptions,
 ) -> Result<LoadedModel, LoadError> {
     let files = ModelFiles::open(model, options.load_format)?;
@@ -292,7 +313,7 @@ pub fn load(
         modules,
         max_len,
         target,
-    } = on_device(&files, runtime, options)?;
+    } = on_device(&files, store, options)?;
     let bandwidth = executor.bandwidth();
     let config = EngineConfig {
         max_waiting: options.max_waiting,
@@ -335,6 +356,7 @@ pub fn load(
         served: Arc::new(served),
         plan,
         target,
+        modules,
         bandwidth,
     })
 }

@@ -1,24 +1,59 @@
 //! Which guest does what for a model.
 
 use crate::model::LoadError;
-use guesthouse_component::{
-    ChatModule, GraphModule, Module, Origin, Role, Runtime, SamplerModule, builtin,
-};
+use crate::model::store::{Chosen, ModuleError, ModuleName, ModuleStore};
+use guesthouse_component::{GraphModule, Module, Origin, Role, Runtime};
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Largest module file that is read, bytes.
 const MAX_MODULE: u64 = 256 << 20;
 
-/// Modules named by the administrator, by the file or as one of the built-in ones; the rest are chosen among those.
+/// A module as the administrator names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModuleRef {
+    /// A component file.
+    File(PathBuf),
+    /// One of the store: live or built in.
+    Name(ModuleName),
+}
+
+impl FromStr for ModuleRef {
+    type Err = ModuleError;
+
+    /// What has a slash or ends in `.wasm` is a file.
+    fn from_str(text: &str) -> Result<Self, ModuleError> {
+        let is_file = text.contains('/')
+            || Path::new(text)
+                .extension()
+                .is_some_and(|e| e.eq_ignore_ascii_case("wasm"));
+        if is_file {
+            return Ok(Self::File(text.into()));
+        }
+        ModuleName::parse(text).map(Self::Name)
+    }
+}
+
+impl fmt::Display for ModuleRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+/// Modules named by the administrator; the rest are chosen among those of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuestChoice {
     /// Component that builds the graph.
-    pub graph: Option<PathBuf>,
+    pub graph: Option<ModuleRef>,
     /// Component that renders prompts.
-    pub chat: Option<PathBuf>,
+    pub chat: Option<ModuleRef>,
     /// Component that plans sampling.
-    pub sampler: Option<PathBuf>,
+    pub sampler: Option<ModuleRef>,
 }
 
 /// Whether a model brings a chat template of its own.
@@ -38,9 +73,9 @@ pub struct Modules {
     /// The same, for its name and digest.
     pub graph_module: Arc<Module>,
     /// Renders prompts.
-    pub chat: ChatModule,
+    pub chat: Arc<Chosen>,
     /// Plans sampling.
-    pub sampler: SamplerModule,
+    pub sampler: Arc<Chosen>,
 }
 
 impl Modules {
@@ -50,32 +85,33 @@ impl Modules {
     /// # Errors
     /// When a module does not load, or none builds any of the architectures.
     pub fn choose(
-        runtime: &Arc<Runtime>,
+        store: &Arc<ModuleStore>,
         choice: &GuestChoice,
         architectures: &[&str],
         template: ChatTemplate,
     ) -> Result<Self, LoadError> {
         let graph_module = match &choice.graph {
-            Some(path) => named(runtime, Role::Graph, path)?,
-            None => for_architecture(runtime, architectures)?,
+            Some(ModuleRef::File(path)) => from_file(store.runtime(), path)?,
+            Some(ModuleRef::Name(name)) => named(store, Role::Graph, name.as_str())?,
+            None => for_architecture(store, architectures)?,
         };
         let chat = match (&choice.chat, template) {
-            (Some(path), _) => named(runtime, Role::Chat, path)?,
-            (None, ChatTemplate::Shipped) => built_in(runtime, Role::Chat, TEMPLATES)?,
-            (None, ChatTemplate::Absent) => match chat_for(runtime, architectures)? {
-                Some(module) => module,
-                None => built_in(runtime, Role::Chat, TEMPLATES)?,
+            (Some(chat), _) => referred(store, Role::Chat, chat)?,
+            (None, ChatTemplate::Shipped) => following(store, Role::Chat, TEMPLATES)?,
+            (None, ChatTemplate::Absent) => match store.serving(Role::Chat, architectures)? {
+                Ok(module) => following(store, Role::Chat, module.name())?,
+                Err(_) => following(store, Role::Chat, TEMPLATES)?,
             },
         };
         let sampler = match &choice.sampler {
-            Some(path) => named(runtime, Role::Sampler, path)?,
-            None => built_in(runtime, Role::Sampler, "standard")?,
+            Some(sampler) => referred(store, Role::Sampler, sampler)?,
+            None => following(store, Role::Sampler, "standard")?,
         };
         Ok(Self {
             graph: graph_module.graph()?,
             graph_module,
-            chat: chat.chat()?,
-            sampler: sampler.sampler()?,
+            chat,
+            sampler,
         })
     }
 }
@@ -83,38 +119,50 @@ impl Modules {
 /// The chat guest that renders the templates that models ship.
 const TEMPLATES: &str = "jinja";
 
-/// A built-in module of that name, or the file.
-fn named(runtime: &Arc<Runtime>, role: Role, path: &Path) -> Result<Arc<Module>, LoadError> {
-    match path.to_str() {
-        Some(name) if builtin::find(role, name).is_some() => built_in(runtime, role, name),
-        _ => from_file(runtime, path),
-    }
-}
-
-fn built_in(runtime: &Arc<Runtime>, role: Role, name: &str) -> Result<Arc<Module>, LoadError> {
-    let guest = builtin::find(role, name).ok_or_else(|| LoadError::MissingBuiltin {
-        name: name.to_owned(),
-    })?;
-    Ok(runtime.load(guest.name, guest.bytes, Origin::Embedded)?)
-}
-
-/// The first built-in chat guest that is for one of the architectures.
-fn chat_for(runtime: &Arc<Runtime>, wanted: &[&str]) -> Result<Option<Arc<Module>>, LoadError> {
-    for guest in builtin::ALL.iter().filter(|g| g.role == Role::Chat) {
-        let module = runtime.load(guest.name, guest.bytes, Origin::Embedded)?;
-        let served = module.chat()?.architectures()?;
-        if served.iter().any(|a| wanted.contains(&a.as_str())) {
-            return Ok(Some(module));
+/// The module that the administrator named for a role.
+fn referred(
+    store: &Arc<ModuleStore>,
+    role: Role,
+    module: &ModuleRef,
+) -> Result<Arc<Chosen>, LoadError> {
+    match module {
+        ModuleRef::File(path) => {
+            let module = from_file(store.runtime(), path)?;
+            if module.role() != role {
+                return Err(wrong_role(&module, role).into());
+            }
+            Ok(Chosen::fixed(module))
         }
+        ModuleRef::Name(name) => following(store, role, name.as_str()),
     }
-    Ok(None)
 }
 
-/// Loads a component file.
+/// Whatever has the name.
+fn following(store: &Arc<ModuleStore>, role: Role, name: &str) -> Result<Arc<Chosen>, LoadError> {
+    let module = named(store, role, name)?;
+    Ok(Chosen::following(store, name, module))
+}
+
+fn wrong_role(module: &Module, expected: Role) -> guesthouse_component::ComponentError {
+    guesthouse_component::ComponentError::WrongRole {
+        module: module.name().to_owned(),
+        expected,
+        found: module.role(),
+    }
+}
+
+fn named(store: &ModuleStore, role: Role, name: &str) -> Result<Arc<Module>, LoadError> {
+    store.named(role, name)?.ok_or_else(|| LoadError::NoModule {
+        role,
+        name: name.to_owned(),
+    })
+}
+
+/// Reads a module's file.
 ///
 /// # Errors
-/// When it cannot be read, is too large, or is not a guest.
-pub fn from_file(runtime: &Arc<Runtime>, path: &Path) -> Result<Arc<Module>, LoadError> {
+/// When it cannot be read or is too large.
+pub fn read_module(path: &Path) -> Result<Vec<u8>, LoadError> {
     let fail = |what: &str| LoadError::file(path, what);
     let length = std::fs::metadata(path)
         .map_err(|e| fail(&e.to_string()))?
@@ -124,31 +172,30 @@ pub fn from_file(runtime: &Arc<Runtime>, path: &Path) -> Result<Arc<Module>, Loa
             "has {length} bytes; at most {MAX_MODULE} are read"
         )));
     }
-    let bytes = std::fs::read(path).map_err(|e| fail(&e.to_string()))?;
+    std::fs::read(path).map_err(|e| fail(&e.to_string()))
+}
+
+/// Loads a component file.
+///
+/// # Errors
+/// When it cannot be read, is too large, or is not a guest.
+pub fn from_file(runtime: &Arc<Runtime>, path: &Path) -> Result<Arc<Module>, LoadError> {
+    let bytes = read_module(path)?;
     let name = path
         .file_stem()
         .map_or_else(|| "module".into(), |s| s.to_string_lossy().into_owned());
     Ok(runtime.load(&name, &bytes, Origin::File)?)
 }
 
-/// The first built-in graph guest that builds one of the architectures.
-fn for_architecture(runtime: &Arc<Runtime>, wanted: &[&str]) -> Result<Arc<Module>, LoadError> {
-    let mut known = Vec::new();
-    for guest in builtin::ALL.iter().filter(|g| g.role == Role::Graph) {
-        let module = runtime.load(guest.name, guest.bytes, Origin::Embedded)?;
-        let built = module.graph()?.architectures()?;
-        if built.iter().any(|a| wanted.contains(&a.as_str())) {
-            return Ok(module);
+fn for_architecture(store: &ModuleStore, wanted: &[&str]) -> Result<Arc<Module>, LoadError> {
+    store.serving(Role::Graph, wanted)?.map_err(|known| {
+        let found = match wanted {
+            [] => "this model, as its config.json names no `architectures`".to_owned(),
+            names => format!("the architecture '{}'", names.join(", ")),
+        };
+        LoadError::UnknownArchitecture {
+            found,
+            known: known.join(", "),
         }
-        known.extend(built);
-    }
-    known.sort();
-    let found = match wanted {
-        [] => "this model, as its config.json names no `architectures`".to_owned(),
-        names => format!("the architecture '{}'", names.join(", ")),
-    };
-    Err(LoadError::UnknownArchitecture {
-        found,
-        known: known.join(", "),
     })
 }

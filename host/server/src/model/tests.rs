@@ -1,10 +1,13 @@
 //! What a model's folder says, and what is said when it is not one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod docs;
+mod ir;
+
 use super::load::{LoadError, build_graph, on_device};
 use super::{DeviceChoice, GuestChoice, LoadFormat, LoadOptions, ModelFiles, Target};
+use crate::model::testing::modules;
 use crate::source::LocalModel;
-use guesthouse_component::{Runtime, RuntimeConfig};
 use guesthouse_tokenizer::AddSpecial;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -33,8 +36,8 @@ fn open(path: &Path) -> Result<ModelFiles, LoadError> {
 }
 
 fn refusal(path: &Path, options: &LoadOptions) -> String {
-    let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
-    let loaded = open(path).and_then(|files| on_device(&files, &runtime, options));
+    let modules = modules();
+    let loaded = open(path).and_then(|files| on_device(&files, &modules, options));
     loaded.err().unwrap().to_string()
 }
 
@@ -115,21 +118,10 @@ fn open_dummy(folder: &Path) -> ModelFiles {
     ModelFiles::open(&LocalModel::Folder(folder.to_owned()), LoadFormat::Dummy).unwrap()
 }
 
-/// A runtime that compiles each guest once.
-fn caching(folder: &Path) -> std::sync::Arc<Runtime> {
-    let cache_dir = Some(folder.join("modules"));
-    Runtime::new(RuntimeConfig {
-        cache_dir,
-        ..RuntimeConfig::default()
-    })
-    .unwrap()
-}
-
 /// Numbers of parameters as the models' authors (and transformers' `num_parameters()`) give them.
 #[test]
 fn published_configs_have_their_published_size_without_a_checkpoint() {
-    let cache = tempfile::tempdir().unwrap();
-    let runtime = caching(cache.path());
+    let modules = modules();
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/configs");
     for (name, parameters) in [
         ("llama-3.1-8b", 8_030_261_248u64),
@@ -141,7 +133,7 @@ fn published_configs_have_their_published_size_without_a_checkpoint() {
         let folder = only_config(&configs.join(format!("{name}.json")));
         let files = open_dummy(folder.path());
         assert_eq!(files.dtype(), Some(guesthouse_weights::DType::Bf16));
-        let built = build_graph(&runtime, &files, &GuestChoice::default()).unwrap();
+        let built = build_graph(&modules, &files, &GuestChoice::default()).unwrap();
         let names = built.weights.names();
         let elements = |n: &String| built.weights.info(n).unwrap().elements().unwrap() as u64;
         let counted: u64 = names.iter().map(elements).sum();
@@ -152,8 +144,7 @@ fn published_configs_have_their_published_size_without_a_checkpoint() {
 
 #[test]
 fn dummy_weights_load_without_checkpoint_and_tokenizer() {
-    let cache = tempfile::tempdir().unwrap();
-    let runtime = caching(cache.path());
+    let modules = modules();
     for name in ["llama", "qwen2", "qwen3", "gpt2", "gemma3"] {
         let folder = only_config(&golden(name).join("config.json"));
         let files = open_dummy(folder.path());
@@ -163,7 +154,7 @@ fn dummy_weights_load_without_checkpoint_and_tokenizer() {
             max_model_len: Some(64),
             ..LoadOptions::default()
         };
-        let loaded = on_device(&files, &runtime, &options).unwrap();
+        let loaded = on_device(&files, &modules, &options).unwrap();
         assert_eq!(loaded.max_len, 64, "{name}");
         assert_eq!(loaded.target, Target::Cpu);
     }
@@ -206,4 +197,80 @@ fn formats_that_do_not_fit_are_refused() {
     for format in [LoadFormat::Safetensors, LoadFormat::Dummy] {
         assert!(refuse(&file, format).contains("--load-format"));
     }
+}
+
+/// A safetensors file with other names, and with more tensors of zeros.
+fn rewritten(
+    bytes: &[u8],
+    rename: impl Fn(&str) -> String,
+    more: &[(&str, &str, &[usize])],
+) -> Vec<u8> {
+    let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
+    let mut renamed: serde_json::Map<String, Value> = header
+        .into_iter()
+        .filter(|(name, _)| name != "__metadata__")
+        .map(|(name, tensor)| (rename(&name), tensor))
+        .collect();
+    let mut data = data.to_vec();
+    for (name, dtype, shape) in more {
+        let size = if *dtype == "F32" { 4 } else { 1 };
+        let (start, bytes) = (data.len(), shape.iter().product::<usize>() * size);
+        data.resize(start + bytes, 0);
+        renamed.insert(
+            (*name).to_owned(),
+            json!({"dtype": dtype, "shape": shape, "data_offsets": [start, data.len()]}),
+        );
+    }
+    let header = Value::Object(renamed).to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header.as_bytes(), &data].concat()
+}
+
+/// Norms under their old names, masks saved with the weights: what GPT-2 checkpoints of 2019 hold.
+#[test]
+fn checkpoints_with_old_names_and_buffers_load_whole() {
+    let (folder, source) = (tempfile::tempdir().unwrap(), golden("gpt2"));
+    std::fs::copy(
+        source.join("config.json"),
+        folder.path().join("config.json"),
+    )
+    .unwrap();
+    let bytes = std::fs::read(source.join("model.safetensors")).unwrap();
+    let old = |name: &str| {
+        if !name.contains("ln_") {
+            return name.to_owned();
+        }
+        name.replace(".weight", ".gamma").replace(".bias", ".beta")
+    };
+    let buffers = [
+        ("transformer.h.0.attn.bias", "F32", &[1, 1, 16, 16][..]),
+        ("transformer.h.1.attn.bias", "U8", &[1, 1, 16, 16]),
+        ("transformer.h.0.attn.masked_bias", "F32", &[]),
+        ("transformer.h.0.attn.rotary_emb.inv_freq", "F32", &[8]),
+    ];
+    let stray = ("transformer.h.0.attn.extra", "F32", &[2][..]);
+    let file = folder.path().join("model.safetensors");
+    let modules = modules();
+    let build = |path: &Path| {
+        let files = ModelFiles::open(&LocalModel::Folder(path.to_owned()), LoadFormat::Auto);
+        build_graph(&modules, &files.unwrap(), &GuestChoice::default()).unwrap()
+    };
+    std::fs::write(&file, rewritten(&bytes, old, &buffers)).unwrap();
+    let built = build(folder.path());
+    assert_eq!(built.unused, Vec::<String>::new());
+    let plain = build(&source);
+    for at in ["weight", "bias"] {
+        let name = format!("transformer.h.1.ln_2.{at}");
+        assert_eq!(
+            built.weights.read(&name).unwrap(),
+            plain.weights.read(&name).unwrap()
+        );
+    }
+    assert_eq!(built.graph.nodes.len(), plain.graph.nodes.len());
+
+    // What is no buffer is still told.
+    std::fs::write(&file, rewritten(&bytes, old, &[stray])).unwrap();
+    assert_eq!(build(folder.path()).unused, [stray.0]);
 }

@@ -30,6 +30,18 @@ pub enum ApiError {
         /// The name asked for.
         name: String,
     },
+    /// No module has this name.
+    #[error("there is no module `{name}`; GET /admin/v1/modules lists those that there are")]
+    ModuleNotFound {
+        /// The name asked for.
+        name: String,
+    },
+    /// What is there stands against it.
+    #[error("{message}")]
+    Conflict {
+        /// What, and what to do.
+        message: String,
+    },
     /// No route has this path.
     #[error("there is no {path} here; GET /docs lists what there is")]
     NotFound {
@@ -146,6 +158,8 @@ impl ApiError {
             Self::Invalid { .. } => "invalid",
             Self::ContextLength { .. } => "context_length",
             Self::ModelNotFound { .. } => "model_not_found",
+            Self::ModuleNotFound { .. } => "module_not_found",
+            Self::Conflict { .. } => "conflict",
             Self::NotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::Unauthorized => "unauthorized",
@@ -167,7 +181,8 @@ impl ApiError {
         match self {
             Self::Invalid { .. } | Self::ContextLength { .. } | Self::BodyRead { .. } => 400,
             Self::Unauthorized => 401,
-            Self::ModelNotFound { .. } | Self::NotFound { .. } => 404,
+            Self::ModelNotFound { .. } | Self::ModuleNotFound { .. } | Self::NotFound { .. } => 404,
+            Self::Conflict { .. } => 409,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } => 413,

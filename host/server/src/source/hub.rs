@@ -146,13 +146,15 @@ fn choose(repo: &str, names: &[&str], file: Option<&str>) -> Result<Vec<String>,
         .collect();
     match gguf.as_slice() {
         [one] => Ok(vec![(*one).to_owned()]),
-        [] if names.iter().any(|n| n.ends_with(".bin")) => Err(no_weights(
-            "its weights are pickle files (.bin), which are never loaded; convert them once with: python -c \"from transformers import \
-             AutoModelForCausalLM as M; M.from_pretrained('REPO').save_pretrained('FOLDER', safe_serialization=True)\""
-                .replace("REPO", repo),
-        )),
+        [] if names.iter().any(|n| n.ends_with(".bin")) => Err(no_weights(format!(
+            "its weights are pickle files (.bin), which are never loaded; fetch them with `hf download {repo} --local-dir FOLDER`, \
+                 then name FOLDER here to be told the command that converts them"
+        ))),
         [] => Err(no_weights("no weights at all".into())),
-        many => Err(no_weights(format!("name one of its files, {repo}/{}", many.join(&format!(" or {repo}/"))))),
+        many => Err(no_weights(format!(
+            "name one of its files, {repo}/{}",
+            many.join(&format!(" or {repo}/"))
+        ))),
     }
 }
 

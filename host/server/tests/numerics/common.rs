@@ -11,7 +11,7 @@ use guesthouse_engine::{
 use guesthouse_graph::{CacheKind, PassOptions, Plan, PlanOptions};
 use guesthouse_server::model::load::{build_graph, on_device};
 use guesthouse_server::model::{
-    DeviceChoice, DtypeChoice, GuestChoice, LoadFormat, LoadOptions, ModelFiles,
+    DeviceChoice, DtypeChoice, GuestChoice, LoadFormat, LoadOptions, ModelFiles, ModuleStore,
 };
 use guesthouse_server::source::LocalModel;
 use serde_json::Value;
@@ -112,16 +112,16 @@ pub(crate) struct Tolerance {
 }
 
 /// One runtime for a test process; compiled guests are shared by all.
-pub(crate) fn runtime() -> &'static Arc<Runtime> {
-    static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
+pub(crate) fn modules() -> &'static Arc<ModuleStore> {
+    static MODULES: OnceLock<Arc<ModuleStore>> = OnceLock::new();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let cache_dir = target.is_dir().then(|| target.join("modules"));
-    RUNTIME.get_or_init(|| {
-        Runtime::new(RuntimeConfig {
+    MODULES.get_or_init(|| {
+        let config = RuntimeConfig {
             cache_dir,
             ..RuntimeConfig::default()
-        })
-        .unwrap()
+        };
+        ModuleStore::new(Runtime::new(config).unwrap())
     })
 }
 
@@ -151,7 +151,7 @@ impl Default for Setup {
 }
 
 fn plan(files: &ModelFiles) -> Plan {
-    let graph = build_graph(runtime(), files, &GuestChoice::default())
+    let graph = build_graph(modules(), files, &GuestChoice::default())
         .unwrap()
         .graph;
     let graph = guesthouse_graph::optimize(graph, &PassOptions::default()).unwrap();
@@ -221,7 +221,7 @@ pub(crate) fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
             ..options
         },
     };
-    let ready = on_device(&files, runtime(), &options).unwrap();
+    let ready = on_device(&files, modules(), &options).unwrap();
     let config = EngineConfig {
         max_waiting: 4096,
         max_running: setup.running as usize,

@@ -58,7 +58,7 @@ pub(super) fn find(folder: &Path) -> Result<Layout, WeightsError> {
     }
 
     let mut files = Vec::new();
-    let mut pickled = None;
+    let mut pickled = Vec::new();
     for entry in fs::read_dir(folder).map_err(|e| WeightsError::io(folder, e))? {
         let path = entry.map_err(|e| WeightsError::io(folder, e))?.path();
         let extension = path
@@ -68,14 +68,15 @@ pub(super) fn find(folder: &Path) -> Result<Layout, WeightsError> {
         if extension == EXTENSION && !is_adapter(&path) {
             files.push(path);
         } else if PICKLED.contains(&extension) && !is_training_state(&path) {
-            pickled = pickled.max(path.file_name().map(|n| n.to_string_lossy().into_owned()));
+            pickled.extend(path.file_name().map(|n| n.to_string_lossy().into_owned()));
         }
     }
     files.sort();
-    match (files.is_empty(), pickled) {
+    pickled.sort();
+    match (files.is_empty(), pickled.is_empty()) {
         (false, _) => Ok(Layout::Files(files)),
-        (true, Some(found)) => Err(WeightsError::pickle_only(folder, found)),
-        (true, None) => Err(WeightsError::NoWeights {
+        (true, false) => Err(WeightsError::pickle_only(folder, &pickled)),
+        (true, true) => Err(WeightsError::NoWeights {
             folder: folder.to_owned(),
         }),
     }

@@ -1,6 +1,6 @@
 //! A model on the CPU and on the GPU: the same prompts, scored position by position.
 
-use crate::cli::options::runtime;
+use crate::cli::options::modules;
 use crate::model::load::on_device;
 use crate::model::{DeviceChoice, DtypeChoice, LoadFormat, LoadOptions, ModelFiles};
 use crate::source::LocalModel;
@@ -125,7 +125,7 @@ impl Comparison {
             gpu_memory_utilization: 0.9,
             ..LoadOptions::default()
         };
-        let ready = on_device(files, &runtime()?, &options)
+        let ready = on_device(files, &modules()?, &options)
             .with_context(|| format!("the model does not run on {device}"))?;
         let config = EngineConfig {
             prefix_cache: PrefixCaching::Off,

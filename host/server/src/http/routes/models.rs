@@ -21,7 +21,8 @@ fn card(model: &ServedModel, id: &str) -> ModelCard {
 /// Lists the models that are served, each under all of its names.
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
 pub(in crate::http) async fn list_models(State(state): State<AppState>) -> Json<ModelList> {
-    let names = state.models().iter().flat_map(|entry| {
+    let models = state.models();
+    let names = models.iter().flat_map(|entry| {
         let model = &entry.model;
         std::iter::once(&model.id)
             .chain(&model.aliases)

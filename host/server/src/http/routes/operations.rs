@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 pub(in crate::http) async fn health(
     State(state): State<AppState>,
 ) -> Result<Json<Value>, ApiError> {
-    for entry in state.models() {
+    for entry in state.models().iter() {
         let id = &entry.model.id;
         let trouble = match entry.model.engine.health() {
             Health::Idle => continue,
@@ -42,8 +42,8 @@ pub(in crate::http) async fn health(
 /// Metrics in Prometheus' text format, under vLLM's names.
 #[utoipa::path(get, path = "/metrics", tag = "operations", responses((status = 200, body = String, content_type = "text/plain")))]
 pub(in crate::http) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
-    let models: Vec<_> = state
-        .models()
+    let models = state.models();
+    let models: Vec<_> = models
         .iter()
         .map(|entry| Measured {
             name: &entry.model.id,

@@ -1,0 +1,157 @@
+//! The administrator's API: modules and models come and go while others serve.
+//!
+//! It listens on an address of its own, on this machine alone, wants a key of its own, and is absent without one. Unlike
+//! [`crate::http`] it knows how models are loaded.
+//!
+//! | | |
+//! |---|---|
+//! | `GET /admin/v1/modules` | live and built-in modules, and files of `--modules` that were not taken |
+//! | `PUT /admin/v1/modules/{name}` | a component, as the body; it serves once it passed its check |
+//! | `GET`, `DELETE /admin/v1/modules/{name}` | one live module |
+//! | `GET /admin/v1/models` | loaded models and their modules |
+//! | `POST /admin/v1/models` | load one: [`models::LoadRequest`] |
+//! | `GET`, `DELETE /admin/v1/models/{name}` | one model; its running requests go on to their end |
+
+mod models;
+mod modules;
+#[cfg(test)]
+mod tests;
+
+use crate::http::{ApiKeys, AppState};
+use crate::model::{LoadOptions, LoadedModel, ModuleStore};
+use crate::openai::ApiError;
+use axum::Router;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+pub use models::LoadRequest;
+
+/// Largest module, bytes; smaller limits of the module's origin are the component crate's.
+const MAX_MODULE: usize = 128 << 20;
+/// Largest body of a load, bytes.
+const MAX_REQUEST: usize = 64 << 10;
+
+/// What the routes share; cheap to clone.
+#[derive(Clone)]
+pub struct Admin(Arc<Inner>);
+
+struct Inner {
+    state: AppState,
+    modules: Arc<ModuleStore>,
+    /// Of loads that say nothing else.
+    options: LoadOptions,
+    keys: ApiKeys,
+    /// What is known of each loaded model, by id.
+    loaded: Mutex<BTreeMap<String, models::Loaded>>,
+    /// One load and one check of a module at a time: both take all that the machine has.
+    loading: tokio::sync::Mutex<()>,
+    checking: tokio::sync::Mutex<()>,
+}
+
+impl Admin {
+    /// `keys` must hold one; `options` are those of loads that say nothing else.
+    #[must_use]
+    pub fn new(
+        state: AppState,
+        modules: Arc<ModuleStore>,
+        options: LoadOptions,
+        keys: ApiKeys,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            state,
+            modules,
+            options,
+            keys,
+            loaded: Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
+            checking: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// Tells of a model that was loaded from `source` by other ways and is in the state already.
+    pub fn announce(&self, source: &str, model: &LoadedModel) {
+        self.remember(source, model);
+    }
+}
+
+/// All routes, behind the key.
+pub fn router(admin: Admin) -> Router {
+    let modules = get(modules::get)
+        .put(modules::put)
+        .delete(modules::delete)
+        .layer(DefaultBodyLimit::max(MAX_MODULE));
+    Router::new()
+        .route("/admin/v1/modules", get(modules::list))
+        .route("/admin/v1/modules/{name}", modules)
+        .route("/admin/v1/models", get(models::list).post(models::load))
+        .route(
+            "/admin/v1/models/{*name}",
+            get(models::get).delete(models::unload),
+        )
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_REQUEST))
+        .layer(from_fn_with_state(admin.clone(), guard))
+        .with_state(admin)
+}
+
+/// Lets in who shows the key; logs what was done.
+async fn guard(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+    let keys = &admin.0.keys;
+    let shown = shown_key(request.headers());
+    if keys.is_open() || shown.and_then(|key| keys.tenant(key)).is_none() {
+        return ApiError::Unauthorized.into_response();
+    }
+    if let Some(found) = request.headers().get(header::CONTENT_ENCODING) {
+        let found = String::from_utf8_lossy(found.as_bytes()).into_owned();
+        return ApiError::ContentEncoding { found }.into_response();
+    }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    tracing::info!(%method, path, status = response.status().as_u16(), "admin");
+    response
+}
+
+fn shown_key(headers: &HeaderMap) -> Option<&str> {
+    let plain = || headers.get("x-api-key")?.to_str().ok();
+    crate::http::bearer(headers).or_else(plain)
+}
+
+async fn unknown_path(request: Request) -> ApiError {
+    let path = request.uri().path().to_owned();
+    ApiError::NotFound { path }
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    ApiError::MethodNotAllowed {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+    }
+}
+
+/// A body that did not arrive.
+fn from_body(error: &BytesRejection, limit: usize) -> ApiError {
+    if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return ApiError::BodyTooLarge { limit };
+    }
+    ApiError::BodyRead {
+        message: error.body_text(),
+    }
+}
+
+/// Runs work that blocks; it goes on when its client leaves.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| ApiError::Internal {
+            message: format!("a worker thread failed: {error}"),
+        })
+}

@@ -1,0 +1,375 @@
+//! Modules by name: built in, from a watched folder, or uploaded. They are replaced while models use them.
+
+use crate::model::check::{self, Checked};
+use guesthouse_component::{ComponentError, Module, Origin, Role, Runtime, builtin};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest name, characters.
+const NAME: usize = 64;
+
+/// What a module is called: `[a-z0-9-]{1,64}`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleName(Arc<str>);
+
+impl ModuleName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`ModuleError::Name`]
+    pub fn parse(text: &str) -> Result<Self, ModuleError> {
+        let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+        if text.is_empty() || text.len() > NAME || !text.bytes().all(fits) {
+            return Err(ModuleError::Name {
+                found: text.chars().take(2 * NAME).collect(),
+            });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ModuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a module was not taken. What had its name before stays.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// The name is outside the grammar.
+    #[error("{found:?} is not a name for a module: expected 1 to 64 of a-z, 0-9 and '-'")]
+    Name {
+        /// As written.
+        found: String,
+    },
+    /// It is no guest, or does not load.
+    #[error(transparent)]
+    Component(#[from] ComponentError),
+    /// It loads, and fails when it is called as a server would.
+    #[error("the module '{name}' fails its check: {what}")]
+    Check {
+        /// Which.
+        name: String,
+        /// What it did.
+        what: String,
+    },
+    /// Models use the name for another role.
+    #[error(
+        "'{name}' is a {live} module, and the new one is a {found} module; take another name, or delete the old one first"
+    )]
+    Role {
+        /// Which.
+        name: ModuleName,
+        /// Of the one that serves.
+        live: Role,
+        /// Of the new one.
+        found: Role,
+    },
+}
+
+/// Where a module came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Provenance {
+    /// Part of this binary.
+    BuiltIn,
+    /// A file of the watched folder.
+    File(PathBuf),
+    /// The admin API.
+    Upload,
+}
+
+/// A module that serves under a name.
+#[derive(Clone, Debug)]
+pub struct LiveModule {
+    /// The module.
+    pub module: Arc<Module>,
+    /// What its check found.
+    pub checked: Checked,
+    /// Where it came from.
+    pub provenance: Provenance,
+    /// Its length, bytes.
+    pub bytes: usize,
+    /// When it began to serve, Unix seconds.
+    pub since: u64,
+}
+
+/// A file of the watched folder that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Which file.
+    pub path: PathBuf,
+    /// Why.
+    pub error: String,
+    /// When, Unix seconds.
+    pub at: u64,
+}
+
+/// All modules of a process. Names of live modules are unique; a live module stands before a built-in one of its role
+/// and name.
+pub struct ModuleStore {
+    runtime: Arc<Runtime>,
+    live: RwLock<BTreeMap<ModuleName, LiveModule>>,
+    rejected: Mutex<BTreeMap<PathBuf, Rejection>>,
+    built_in: Mutex<HashMap<(Role, &'static str), LiveModule>>,
+    /// Held while a module is loaded, checked and put in place: later calls win.
+    placing: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
+}
+
+impl ModuleStore {
+    /// Only the built-in modules.
+    #[must_use]
+    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+        Arc::new(Self {
+            runtime,
+            live: RwLock::default(),
+            rejected: Mutex::default(),
+            built_in: Mutex::default(),
+            placing: Mutex::default(),
+        })
+    }
+
+    /// What runs them.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// Loads and checks a module, then lets it serve under `name` in place of what did. Blocks, and must not be called
+    /// where futures are polled.
+    ///
+    /// # Errors
+    /// When the module does not do. Then what had the name before goes on serving.
+    pub fn put(
+        &self,
+        name: &ModuleName,
+        bytes: &[u8],
+        provenance: Provenance,
+    ) -> Result<LiveModule, ModuleError> {
+        let _placing = lock(&self.placing);
+        let module = self.runtime.load(name.as_str(), bytes, Origin::File)?;
+        let checked = check::call(&module)?;
+        let entry = LiveModule {
+            module,
+            checked,
+            provenance,
+            bytes: bytes.len(),
+            since: now(),
+        };
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = live.get(name)
+            && old.module.role() != entry.module.role()
+        {
+            return Err(ModuleError::Role {
+                name: name.clone(),
+                live: old.module.role(),
+                found: entry.module.role(),
+            });
+        }
+        live.insert(name.clone(), entry.clone());
+        drop(live);
+        let module = &entry.module;
+        tracing::info!(%name, role = %module.role(), digest = %module.digest(), "a module serves");
+        Ok(entry)
+    }
+
+    /// Takes a name away. Models that use the module keep it; a built-in one of its role and name serves again.
+    pub fn remove(&self, name: &ModuleName) -> Option<LiveModule> {
+        let removed = self
+            .live
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(name);
+        if removed.is_some() {
+            tracing::info!(%name, "a module was removed");
+        }
+        removed
+    }
+
+    /// The live module of a name.
+    #[must_use]
+    pub fn get(&self, name: &ModuleName) -> Option<LiveModule> {
+        self.read().get(name).cloned()
+    }
+
+    /// All live modules, by name.
+    #[must_use]
+    pub fn live(&self) -> Vec<(ModuleName, LiveModule)> {
+        let all = self.read();
+        all.iter().map(|(n, m)| (n.clone(), m.clone())).collect()
+    }
+
+    /// Files of the watched folder that were not taken.
+    #[must_use]
+    pub fn rejected(&self) -> Vec<Rejection> {
+        lock(&self.rejected).values().cloned().collect()
+    }
+
+    pub(super) fn reject(&self, path: PathBuf, error: String) {
+        tracing::error!(file = %path.display(), %error, "a module is not taken");
+        let at = now();
+        lock(&self.rejected).insert(path.clone(), Rejection { path, error, at });
+    }
+
+    pub(super) fn accept(&self, path: &std::path::Path) {
+        lock(&self.rejected).remove(path);
+    }
+
+    /// The module that now serves for a role under a name: a live one, or the built-in one.
+    ///
+    /// # Errors
+    /// When a built-in module does not load.
+    pub fn named(&self, role: Role, name: &str) -> Result<Option<Arc<Module>>, ModuleError> {
+        let live = ModuleName::parse(name).ok().and_then(|n| self.get(&n));
+        if let Some(found) = live.filter(|m| m.module.role() == role) {
+            return Ok(Some(found.module));
+        }
+        match builtin::find(role, name) {
+            Some(guest) => Ok(Some(self.built_in(guest)?.module)),
+            None => Ok(None),
+        }
+    }
+
+    /// A module of the role that says it serves one of the architectures: the first live one by name, else a built-in one.
+    /// Where there is none, all architectures that are served.
+    ///
+    /// # Errors
+    /// When a built-in module does not load.
+    pub fn serving(
+        &self,
+        role: Role,
+        wanted: &[&str],
+    ) -> Result<Result<Arc<Module>, Vec<String>>, ModuleError> {
+        let mut known = Vec::new();
+        let live = self.live().into_iter().map(|(_, module)| Ok(module));
+        let live = live.filter(|m: &Result<LiveModule, ModuleError>| {
+            m.as_ref().is_ok_and(|m| m.module.role() == role)
+        });
+        let mut built_in: Vec<_> = builtin::ALL.iter().filter(|g| g.role == role).collect();
+        // Loading takes time; a guest holds the names that it answers as text, so those that mention one go first.
+        built_in.sort_by_key(|guest| !wanted.iter().any(|name| mentions(guest.bytes, name)));
+        for entry in live.chain(built_in.into_iter().map(|guest| self.built_in(guest))) {
+            let LiveModule {
+                module, checked, ..
+            } = entry?;
+            if checked.builds.iter().any(|a| wanted.contains(&a.as_str())) {
+                return Ok(Ok(module));
+            }
+            known.extend(checked.builds);
+        }
+        known.sort();
+        known.dedup();
+        Ok(Err(known))
+    }
+
+    /// Loads a built-in module at its first use.
+    fn built_in(&self, guest: &builtin::Builtin) -> Result<LiveModule, ModuleError> {
+        let mut loaded = lock(&self.built_in);
+        let key = (guest.role, guest.name);
+        if let Some(found) = loaded.get(&key) {
+            return Ok(found.clone());
+        }
+        let module = self
+            .runtime
+            .load(guest.name, guest.bytes, Origin::Embedded)?;
+        let builds = match guest.role {
+            Role::Graph => module.graph()?.architectures()?,
+            Role::Chat => module.chat()?.architectures()?,
+            Role::Sampler => Vec::new(),
+        };
+        let entry = LiveModule {
+            module,
+            checked: Checked {
+                builds,
+                summary: String::new(),
+            },
+            provenance: Provenance::BuiltIn,
+            bytes: guest.bytes.len(),
+            since: now(),
+        };
+        loaded.insert(key, entry.clone());
+        Ok(entry)
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ModuleName, LiveModule>> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn mentions(bytes: &[u8], name: &str) -> bool {
+    !name.is_empty()
+        && bytes
+            .windows(name.len())
+            .any(|part| part == name.as_bytes())
+}
+
+/// The module that a model uses for a role: always the newest one of a name, or a fixed one.
+pub struct Chosen {
+    role: Role,
+    /// Store and name to follow.
+    follows: Option<(Arc<ModuleStore>, String)>,
+    last: RwLock<Arc<Module>>,
+}
+
+impl Chosen {
+    /// Follows what `name` means in `store`; starts with `module`.
+    pub(super) fn following(
+        store: &Arc<ModuleStore>,
+        name: &str,
+        module: Arc<Module>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            role: module.role(),
+            follows: Some((Arc::clone(store), name.to_owned())),
+            last: RwLock::new(module),
+        })
+    }
+
+    /// Never another one.
+    pub(super) fn fixed(module: Arc<Module>) -> Arc<Self> {
+        Arc::new(Self {
+            role: module.role(),
+            follows: None,
+            last: RwLock::new(module),
+        })
+    }
+
+    /// The module for the next request. One whose name was removed goes on.
+    #[must_use]
+    pub fn current(&self) -> Arc<Module> {
+        let last = Arc::clone(&self.last.read().unwrap_or_else(PoisonError::into_inner));
+        let Some((store, name)) = &self.follows else {
+            return last;
+        };
+        match store.named(self.role, name) {
+            Ok(Some(newest)) if !Arc::ptr_eq(&newest, &last) => {
+                let mut place = self.last.write().unwrap_or_else(PoisonError::into_inner);
+                *place = Arc::clone(&newest);
+                newest
+            }
+            _ => last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
