@@ -45,7 +45,9 @@ def architectures():
         listed = re.search(r"const ARCHITECTURES: &'static \[&'static str\] =\s*&\[(.*?)\];", text, re.S)
         if not listed:
             raise SystemExit(f"{guest}: no ARCHITECTURES that this script can read")
-        for name in re.findall(r'"(\w+)"', listed[1]):
+        constants = dict(re.findall(r'const (\w+): &(?:\'static )?str = "(\w+)";', text))
+        for entry in re.findall(r'"?\w+"?', listed[1]):
+            name = entry.strip('"') if entry.startswith('"') else constants[entry]
             if name in found:
                 raise SystemExit(f"{name} is built by {found[name]} and by {guest.name}")
             found[name] = guest.name
