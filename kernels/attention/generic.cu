@@ -8,8 +8,8 @@
 // rest w, and an online softmax of its own; the warps meet at the end. Which tile belongs to whom depends on absolute
 // positions alone, so a token's result is the same whatever the batch and the chunk.
 //
-// K_DIM, V_DIM: elements of a key and of a value; V_PITCH: from value to value, K_DIM where values are the prefix of keys. GROUP: query heads per KV head. WINDOW, SOFTCAP, ALIBI, SINKS, PREFIX (a
-// prompt's tokens see all of the prompt): present or not. Grid: (tokens, KV heads * ceil(GROUP / HEADS)).
+// K_DIM, V_DIM: elements of a key and of a value; V_PITCH: from value to value, K_DIM where values are the prefix of keys. GROUP: query heads per KV head. WINDOW, SOFTCAP, ALIBI, SINKS, PREFIX (the
+// tokens of a prefix see all of it): present or not. Grid: (tokens, KV heads * ceil(GROUP / HEADS)).
 #include "attention/scores.cuh"
 
 #ifndef V_PITCH
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_generic(const
   begin = max(end - p.window, 0);
 #endif
 #ifdef PREFIX
-  end = max(end, min(p.batch.prompt_len[row], p.batch.kv_len[row]));
+  end = max(end, min(p.batch.prefix_len[row], p.batch.kv_len[row]));
 #endif
   const int* table = p.cache.tables + (i64)p.batch.slot[row] * p.cache.table_stride;
 

@@ -13,7 +13,7 @@
 //   SOFTCAP      scores are softcap * tanh(q k scale / softcap)
 //   ALIBI        slopes[head] * (key position - query position) is added to scores
 //   SINKS        sinks[head] is the score of a key that has no value
-//   PREFIX       tokens of the prompt see the whole prompt, which is computed in one chunk
+//   PREFIX       tokens of a row's prefix see all of it; it is computed in one chunk
 #pragma once
 #include "attention/scores.cuh"
 
@@ -39,7 +39,7 @@ struct Entry {
   int position;    // of the first token in its sequence
   int kv_len;      // positions in the cache
   int slot;        // line of the block tables
-  int prompt_len;  // for PREFIX
+  int prefix_len;  // for PREFIX; at most kv_len
   int unused[2];
 };
 
@@ -73,9 +73,9 @@ struct PrefillArgs {
 };
 
 // First position that a query does not see.
-DEVICE int visible_to(int position, int prompt_len) {
+DEVICE int visible_to(int position, int prefix_len) {
 #ifdef PREFIX
-  return max(position + 1, prompt_len);
+  return max(position + 1, prefix_len);
 #else
   return position + 1;
 #endif
@@ -84,7 +84,7 @@ DEVICE int visible_to(int position, int prompt_len) {
 // An item as the threads that compute it need it.
 struct Item {
   int token, tokens, position, kv_len;
-  int head, from, to, prompt_len;  // tiles of keys [from, to)
+  int head, from, to, prefix_len;  // tiles of keys [from, to)
   int slot;
 };
 template <int TILE> DEVICE Item make_item(const Plan* plan, u32 index, u32 count, u32 heads, int window) {
@@ -92,9 +92,9 @@ template <int TILE> DEVICE Item make_item(const Plan* plan, u32 index, u32 count
   const int4* from = (const int4*)(plan->entries + in_group / heads);
   int4 a = from[0], b = from[1];
   Entry e = {a.x, a.y, a.z, a.w, b.x, b.y, {0, 0}};
-  Item item = {e.token, e.tokens, e.position, e.kv_len, (int)(group * heads + in_group % heads), 0, 0, e.prompt_len, e.slot};
+  Item item = {e.token, e.tokens, e.position, e.kv_len, (int)(group * heads + in_group % heads), 0, 0, e.prefix_len, e.slot};
   item.from = HAS_WINDOW ? max(e.position - window + 1, 0) / TILE : 0;
-  item.to = (min(visible_to(e.position + e.tokens - 1, e.prompt_len), e.kv_len) + TILE - 1) / TILE;
+  item.to = (min(visible_to(e.position + e.tokens - 1, e.prefix_len), e.kv_len) + TILE - 1) / TILE;
   return item;
 }
 // The item after this one; one thread of the block.
@@ -132,7 +132,7 @@ struct Softmax {
       int row = first_row + 8 * r;
       RowState& state = rows[r];
       state.position = item.position + row / GROUP;
-      state.visible = visible_to(state.position, item.prompt_len);
+      state.visible = visible_to(state.position, item.prefix_len);
       state.lowest = state.position - p.window + 1;
       state.head = item.head * GROUP + row % GROUP;
       state.most = -INFINITY_F;
@@ -141,7 +141,7 @@ struct Softmax {
       state.slope = p.slopes[state.head] * LOG2E;
 #endif
     }
-    clear_to = visible_to(item.position, item.prompt_len) / TILE;
+    clear_to = visible_to(item.position, item.prefix_len) / TILE;
     clear_from = HAS_WINDOW ? (max(item.position + item.tokens - p.window, 0) + TILE - 1) / TILE : 0;
   }
 

@@ -135,6 +135,9 @@ struct Batch {
   const int* outputs;     // [O] index of the token that each output row is made from
   int token_count, row_count, output_count;
   const int* admitted_len;  // [R] tokens known when the sequence was admitted: the prompt, or more after a preemption
+  const int* prefix_len;    // [R] positions below it see each other; 0 where attention is causal
+  const int* mask_at;       // [R] GLM's first position of tokens from block_start on
+  const int* block_start;   // [R] where GLM's block positions begin
 };
 
 // Keys and values of one layer: keys [blocks, heads, block_size, k_dim], values [blocks, heads, block_size, v_dim], both

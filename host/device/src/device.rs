@@ -9,6 +9,7 @@ use guesthouse_engine::{
 
 use crate::error::Result;
 use crate::history::History;
+use crate::prompt::{PromptMarks, PromptRules};
 
 /// Bytes a device holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,8 @@ pub struct BatchRow<'a> {
     pub prompt_len: u32,
     /// Tokens known at admission: the prompt, or more after a preemption.
     pub admitted_len: u32,
+    /// What [`Device::prompt_rules`] find in the prompt.
+    pub marks: PromptMarks,
     /// Block table of each cache group; covers `start + len` positions.
     pub tables: &'a [Vec<BlockId>],
 }
@@ -120,6 +123,11 @@ pub struct Draw<'a> {
 pub trait Device: Send {
     /// Fixed properties.
     fn info(&self) -> &ExecutorInfo;
+
+    /// How the model reads prompts.
+    fn prompt_rules(&self) -> PromptRules {
+        PromptRules::default()
+    }
 
     /// Bytes held.
     fn memory(&self) -> MemoryUse;

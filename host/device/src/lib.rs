@@ -56,6 +56,7 @@ mod executor;
 mod history;
 mod kv_budget;
 mod lower;
+mod prompt;
 pub mod weights_eval;
 
 #[doc(hidden)]
@@ -67,3 +68,4 @@ pub use device::{Batch, BatchRow, Device, Draw, Feed, Feeding, Finished, MemoryU
 pub use error::{DeviceError, Result};
 pub use executor::DeviceExecutor;
 pub use history::{Count, Counting, History};
+pub use prompt::{PromptMarks, PromptRules};

@@ -68,13 +68,15 @@ pub enum PositionScheme {
     Standard,
     /// `offset + 0, 1, 2, …` → `[]` (OPT's learned positions).
     Offset(i32),
-    /// GLM's two dimensions, position and block position → `[2]`. Ids mark mask and begin-of-generation.
+    /// GLM's two dimensions, position and block position → `[2]` (ChatGLM-6B's `get_position_ids`): `(p, 0)` before the
+    /// prompt's first `bos`, `(place of the mask, 1, 2, …)` from it on. In a prompt without `bos` the block begins after it;
+    /// without a mask its last token takes that place.
     Glm2d {
-        /// Token whose place the block positions refer to.
+        /// Token whose first place the block refers to where there is no `gmask`.
         mask: u32,
-        /// Second mask token, used when the first is absent.
+        /// Token whose first place the block refers to.
         gmask: u32,
-        /// Token after which the block begins.
+        /// Token at which the block begins.
         bos: u32,
     },
 }
@@ -178,6 +180,12 @@ pub enum Mask {
     Causal,
     /// The prompt sees itself whole; generated tokens are causal.
     PrefixLm,
+    /// The prompt's tokens before its first `marker` see each other; the marker and what follows are causal. The whole
+    /// prompt where it has no marker.
+    PrefixBefore {
+        /// Token id.
+        marker: u32,
+    },
 }
 
 /// Parameters of paged attention.

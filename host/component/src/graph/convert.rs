@@ -195,6 +195,7 @@ pub(super) fn attention(
         mask: match params.mask {
             wit::Mask::Causal => ir::Mask::Causal,
             wit::Mask::PrefixLm => ir::Mask::PrefixLm,
+            wit::Mask::PrefixBefore(marker) => ir::Mask::PrefixBefore { marker },
         },
         window: params.window,
         softcap: params.softcap,

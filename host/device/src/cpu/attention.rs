@@ -152,20 +152,22 @@ impl Kernel for Unit<'_> {
         let kv = ctx.kv.caches[op.cache].memory.floats();
         let kv_head = self.heads.start / op.group();
         let q = ctx.tensor(&op.q);
-        let last = ctx.positions[self.tile.token + self.tile.len - 1] as usize;
+        // End of the positions that a query at `p` sees: more than those before it within a prefix.
+        let visible_to = |p: u32| row.marks.visible_to(p, row.start + row.len) as usize;
+        let end = visible_to(ctx.positions[self.tile.token + self.tile.len - 1]);
         let first = visible_from(op.window, ctx.positions[self.tile.token] as usize);
-        // SAFETY: the row's table covers all positions up to `last`, and those from `first` on are in memory.
+        // SAFETY: the row's table covers all positions below `end`, and those from `first` on are in memory.
         unsafe {
             let mut tile = first / TILE * TILE;
-            while tile <= last {
+            while tile < end {
                 let see = |token: usize| {
-                    let p = ctx.positions[self.tile.token + token] as usize;
-                    let from = visible_from(op.window, p).max(tile) - tile;
-                    let to = (p + 1).min(tile + TILE).saturating_sub(tile);
+                    let p = ctx.positions[self.tile.token + token];
+                    let from = visible_from(op.window, p as usize).max(tile) - tile;
+                    let to = visible_to(p).min(tile + TILE).saturating_sub(tile);
                     from.min(TILE)..to
                 };
                 // Runs that some query sees.
-                let all = (first.max(tile) - tile)..(last + 1).min(tile + TILE) - tile;
+                let all = (first.max(tile) - tile)..end.min(tile + TILE) - tile;
                 let runs = all.start / RUN..all.end.div_ceil(RUN);
                 let keys = |run: usize| {
                     kv.add(shape.keys(table, kv_head, tile + run * RUN))

@@ -1,8 +1,7 @@
 //! From a compiled plan to a list of instructions with all operands resolved and checked.
 
 use guesthouse_graph::{
-    Attention, CacheId, CacheKind, Execution, Mask, Node, Op, Output, Plan, PositionScheme, Rope,
-    Rows, ValueId,
+    CacheId, CacheKind, Execution, Node, Op, Output, Plan, Rope, Rows, ValueId,
 };
 
 use super::kv::{CacheShape, KvShape, RUN};
@@ -109,19 +108,9 @@ impl Compiler<'_, '_> {
 
     fn supported(&self, node: &Node) -> Result<()> {
         const LATER: &str = "the CPU device does not run this operation yet; use another model";
-        let attention = |a: &Attention| match a.mask {
-            Mask::Causal => Ok(()),
-            Mask::PrefixLm => Err(self.unsupported(
-                node,
-                "the CPU device has no prefix-LM masks yet; use another model",
-            )),
-        };
         match &node.op {
             Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
-            Op::Pool { .. } | Op::Positions(PositionScheme::Glm2d { .. }) => {
-                Err(self.unsupported(node, LATER))
-            }
-            Op::Attention(a) | Op::PagedAttention(a) => attention(a),
+            Op::Pool { .. } => Err(self.unsupported(node, LATER)),
             _ => Ok(()),
         }
     }

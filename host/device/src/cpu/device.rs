@@ -21,6 +21,7 @@ use crate::device::{Batch, Device, Draw, Finished, MemoryUse, Score};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
 use crate::lower::{group_infos, length_rules};
+use crate::prompt::PromptRules;
 
 /// Output rows computed at once; bounds the memory that prompt log-probabilities take.
 const OUTPUT_ROWS: usize = 256;
@@ -31,6 +32,7 @@ const QUERY_TILE: usize = 8;
 /// A model on the CPU.
 pub struct CpuDevice {
     info: ExecutorInfo,
+    rules: PromptRules,
     memory: MemoryUse,
     isa: Isa,
     program: Program,
@@ -66,6 +68,7 @@ impl CpuDevice {
         options.check()?;
         let workers = options.worker_count();
         let mut loader = Loader::new(&plan.graph, source, workers, progress);
+        let rules = PromptRules::of(&plan.graph)?;
         let program = compile(plan, &mut loader, options.block_size as usize)?;
         let blocks = options.blocks(plan, &program.caches)?;
         let kv = Kv::new(program.caches.clone(), &blocks)?;
@@ -101,11 +104,12 @@ impl CpuDevice {
             max_step_tokens: options.max_step_tokens,
             max_len: options.max_len,
             vocab: u32::try_from(vocab).unwrap_or(u32::MAX),
-            whole_prompt: false,
+            whole_prompt: rules.whole_prompt(),
             lengths: length_rules(plan),
         };
         let mut device = Self {
             info,
+            rules,
             memory: MemoryUse {
                 weights: loader.bytes(),
                 kv: kv.bytes(),
@@ -240,6 +244,10 @@ enum Use {
 impl Device for CpuDevice {
     fn info(&self) -> &ExecutorInfo {
         &self.info
+    }
+
+    fn prompt_rules(&self) -> PromptRules {
+        self.rules
     }
 
     fn memory(&self) -> MemoryUse {

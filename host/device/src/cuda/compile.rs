@@ -1,8 +1,8 @@
 //! From a compiled plan to a list of instructions with all operands resolved and checked.
 
 use guesthouse_graph::{
-    Attention, CacheId, CacheKind, Execution, Mask, Node, Op, Output, Plan, PositionScheme, Rows,
-    Segment, ValueId, ValueLayout, ValueType, WeightId,
+    Attention, CacheId, CacheKind, Execution, Node, Op, Output, Plan, Rows, Segment, ValueId,
+    ValueLayout, ValueType, WeightId,
 };
 
 use super::driver::Buffer;
@@ -170,14 +170,7 @@ impl Compiler<'_, '_> {
         const LATER: &str = "the CUDA device has no kernel for this operation yet; use --device cpu or another model";
         match &node.op {
             Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
-            Op::Pool { .. } | Op::Positions(PositionScheme::Glm2d { .. }) => {
-                Err(self.unsupported(node, LATER))
-            }
-            Op::Attention(a) | Op::PagedAttention(a) if a.mask == Mask::PrefixLm => Err(self
-                .unsupported(
-                    node,
-                    "the CUDA device has no prefix-LM masks yet; use another model",
-                )),
+            Op::Pool { .. } => Err(self.unsupported(node, LATER)),
             _ => Ok(()),
         }
     }
@@ -391,6 +384,7 @@ impl Compiler<'_, '_> {
             v_dim: shape.v_dim,
             values: shape.values,
             scale: a.scale,
+            mask: a.mask,
             window: a.window,
             softcap: a.softcap,
             alibi,

@@ -24,6 +24,7 @@ use crate::device::{Batch, BatchRow, Device, Draw, Feeding, Finished, MemoryUse}
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
 use crate::lower::{group_infos, length_rules};
+use crate::prompt::PromptRules;
 
 /// Least output rows computed at a time.
 const OUTPUT_ROWS: u32 = 256;
@@ -34,6 +35,7 @@ const DEPTH: u32 = 4;
 /// A model on a GPU. Everything is enqueued on one stream; the host waits only in [`Device::finish`].
 pub struct CudaDevice {
     pub(super) info: ExecutorInfo,
+    rules: PromptRules,
     memory: MemoryUse,
     limits: Limits,
     mode: CudaGraphs,
@@ -114,6 +116,7 @@ impl CudaDevice {
             limits,
             numerics: options.numerics,
         };
+        let rules = PromptRules::of(&plan.graph)?;
         let mut program = compile(plan, &mut loader, &matmul, target)?;
         let weights = loader.bytes();
         let arenas = [
@@ -160,11 +163,12 @@ impl CudaDevice {
             max_step_tokens: options.max_step_tokens,
             max_len: options.max_len,
             vocab,
-            whole_prompt: false,
+            whole_prompt: rules.whole_prompt(),
             lengths: length_rules(plan),
         };
         let mut device = Self {
             info,
+            rules,
             memory: MemoryUse {
                 weights,
                 kv: kv.bytes(),
@@ -233,6 +237,7 @@ impl CudaDevice {
                 len,
                 prompt_len: len,
                 admitted_len: len,
+                marks: self.rules.marks(&tokens),
                 tables: &tables,
             };
             let batch = Batch {
@@ -393,6 +398,10 @@ pub(super) fn bandwidth(gpu: &Arc<Gpu>, free: usize) -> Result<Option<f64>> {
 impl Device for CudaDevice {
     fn info(&self) -> &ExecutorInfo {
         &self.info
+    }
+
+    fn prompt_rules(&self) -> PromptRules {
+        self.rules
     }
 
     fn memory(&self) -> MemoryUse {

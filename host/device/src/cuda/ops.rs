@@ -106,6 +106,12 @@ pub(crate) struct BatchArgs {
     pub padding: i32,
     /// `[R]` tokens known when the sequence was admitted: the prompt, or more after a preemption.
     pub admitted_len: u64,
+    /// `[R]` positions below it see each other.
+    pub prefix_len: u64,
+    /// `[R]` GLM's first position of tokens from `block_start` on.
+    pub mask_at: u64,
+    /// `[R]` where GLM's block positions begin.
+    pub block_start: u64,
 }
 
 /// `Cache` of the kernels: one layer's keys and values. A recurrent layer's states stand at `keys`.
@@ -140,6 +146,8 @@ pub(crate) struct PlanRow {
     pub len: u32,
     /// Cache positions once they are written; `kv_len - len` is the position of the first.
     pub kv_len: u32,
+    /// Positions below it see each other; at most `kv_len`.
+    pub prefix_len: u32,
 }
 
 /// Bounds on any step.

@@ -11,6 +11,7 @@ use super::ops::{Instr, Step, StepKind};
 use super::words::Padded;
 use crate::device::{Batch, BatchRow};
 use crate::error::{DeviceError, Result};
+use crate::prompt::PromptMarks;
 
 /// Replays that count, after one that does not.
 const RUNS: usize = 9;
@@ -59,6 +60,7 @@ impl CudaDevice {
                 len: 1,
                 prompt_len: len - 1,
                 admitted_len: len - 1,
+                marks: PromptMarks::default(),
                 tables,
             })
             .collect();

@@ -29,6 +29,9 @@ struct Layout {
     slot: usize,
     prompt_len: usize,
     admitted_len: usize,
+    prefix_len: usize,
+    mask_at: usize,
+    block_start: usize,
     outputs: usize,
     /// Offset and capacity by planner.
     plans: Vec<(usize, usize)>,
@@ -60,6 +63,9 @@ impl Layout {
             slot: take(rows),
             prompt_len: take(rows),
             admitted_len: take(rows),
+            prefix_len: take(rows),
+            mask_at: take(rows),
+            block_start: take(rows),
             outputs: take(limits.outputs as usize),
             plans: planners
                 .iter_mut()
@@ -223,6 +229,9 @@ impl Words {
             slot: at(l.slot),
             prompt_len: at(l.prompt_len),
             admitted_len: at(l.admitted_len),
+            prefix_len: at(l.prefix_len),
+            mask_at: at(l.mask_at),
+            block_start: at(l.block_start),
             outputs: at(l.outputs),
             token_count: counts.tokens as i32,
             row_count: counts.rows as i32,
@@ -320,6 +329,8 @@ impl Words {
         });
         let (kv_len, slot) = (self.layout.kv_len, self.layout.slot);
         let (prompt_len, admitted_len) = (self.layout.prompt_len, self.layout.admitted_len);
+        let prefix_len = self.layout.prefix_len;
+        let (mask_at, block_start) = (self.layout.mask_at, self.layout.block_start);
         let mut column = |to: usize, of: fn(&BatchRow<'_>) -> u32| {
             self.section(to, |out| {
                 out.extend(batch.rows.iter().map(|r| of(r) as i32));
@@ -330,6 +341,9 @@ impl Words {
         column(slot, |r| r.slot);
         column(prompt_len, |r| r.prompt_len);
         column(admitted_len, |r| r.admitted_len);
+        column(prefix_len, |r| r.marks.prefix_len);
+        column(mask_at, |r| r.marks.mask_at);
+        column(block_start, |r| r.marks.block_start);
     }
 
     fn outputs(&mut self, outputs: &[usize], counts: Padded) {
@@ -349,6 +363,7 @@ impl Words {
                 first: r.first as u32,
                 len: r.len,
                 kv_len: r.start + r.len,
+                prefix_len: r.marks.prefix_len.min(r.start + r.len),
             }));
         for (slot, planner) in planners.iter_mut().enumerate() {
             let (to, capacity) = self.layout.plans[slot];

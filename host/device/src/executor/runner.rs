@@ -40,7 +40,7 @@ pub(super) struct Runner<D> {
 
 impl<D: Device> Runner<D> {
     pub(super) fn new(device: D) -> Self {
-        let slots = Slots::new(device.info().clone());
+        let slots = Slots::new(device.info().clone(), device.prompt_rules());
         Self {
             device,
             slots,
@@ -76,6 +76,7 @@ impl<D: Device> Runner<D> {
                     len: row.len,
                     prompt_len: slot.prompt_len,
                     admitted_len: slot.admitted_len,
+                    marks: slot.marks,
                     tables: &slot.tables,
                 })
             })

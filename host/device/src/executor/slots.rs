@@ -8,6 +8,7 @@ use guesthouse_engine::{
 };
 
 use crate::history::{Counting, History};
+use crate::prompt::{PromptMarks, PromptRules};
 
 /// One running sequence.
 pub(super) struct SlotState {
@@ -16,6 +17,7 @@ pub(super) struct SlotState {
     pub generation: u64,
     pub prompt_len: u32,
     pub admitted_len: u32,
+    pub marks: PromptMarks,
     pub sampling: Arc<SamplingPlan>,
     pub random: RandomKey,
     /// Block table of each group.
@@ -25,15 +27,17 @@ pub(super) struct SlotState {
 /// All slots. Errors say how a plan breaks the contract.
 pub(super) struct Slots {
     info: ExecutorInfo,
+    rules: PromptRules,
     slots: Vec<Option<SlotState>>,
     admissions: u64,
 }
 
 impl Slots {
-    pub(super) fn new(info: ExecutorInfo) -> Self {
+    pub(super) fn new(info: ExecutorInfo, rules: PromptRules) -> Self {
         let slots = (0..info.slots).map(|_| None).collect();
         Self {
             info,
+            rules,
             slots,
             admissions: 0,
         }
@@ -92,6 +96,7 @@ impl Slots {
             history: History::new(tokens, *prompt_len as usize, counting),
             prompt_len: *prompt_len,
             admitted_len: tokens.len() as u32,
+            marks: self.rules.marks(&tokens[..*prompt_len as usize]),
             sampling: Arc::clone(sampling),
             random: *random,
             tables: blocks.clone(),

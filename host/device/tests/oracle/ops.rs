@@ -1,6 +1,8 @@
 //! The operations.
 
-use guesthouse_graph::{Activation, Attention, Gate, LatentAttention, Node, Op, PositionScheme};
+use guesthouse_graph::{
+    Activation, Attention, Gate, LatentAttention, Mask, Node, Op, PositionScheme,
+};
 
 use super::{Oracle, Rows};
 
@@ -27,8 +29,11 @@ impl Oracle<'_> {
             Op::TokenIds => vec![self.tokens.iter().map(|&t| vec![f64::from(t)]).collect()],
             Op::Positions(scheme) => {
                 let offset = match scheme {
+                    PositionScheme::Standard => 0,
                     PositionScheme::Offset(o) => *o,
-                    _ => 0,
+                    PositionScheme::Glm2d { mask, gmask, bos } => {
+                        return vec![self.glm_positions(*mask, *gmask, *bos)];
+                    }
                 };
                 vec![(0..n).map(|p| vec![p as f64 + f64::from(offset)]).collect()]
             }
@@ -267,6 +272,32 @@ impl Oracle<'_> {
         out
     }
 
+    /// As ChatGLM-6B's `get_position_ids`; its prompts have both marks.
+    fn glm_positions(&self, mask: u32, gmask: u32, bos: u32) -> Rows {
+        let prompt = &self.tokens[..self.prompt_len];
+        let find = |token| prompt.iter().position(|&t| t == token);
+        let (at, context) = (find(gmask).or(find(mask)).unwrap(), find(bos).unwrap());
+        (0..self.tokens.len())
+            .map(|p| match p.checked_sub(context) {
+                None => vec![p as f64, 0.0],
+                Some(beyond) => vec![at as f64, beyond as f64 + 1.0],
+            })
+            .collect()
+    }
+
+    /// Positions below it see each other.
+    fn prefix(&self, mask: Mask) -> usize {
+        let prompt = &self.tokens[..self.prompt_len];
+        match mask {
+            Mask::Causal => 0,
+            Mask::PrefixLm => self.prompt_len,
+            Mask::PrefixBefore { marker } => prompt
+                .iter()
+                .position(|&t| t == marker)
+                .unwrap_or(self.prompt_len),
+        }
+    }
+
     fn attention(&self, a: &Attention, q: &Rows) -> Rows {
         let spec = self.graph.cache(a.cache);
         let (k_dim, v_dim, kv_heads) = (
@@ -284,7 +315,8 @@ impl Oracle<'_> {
             for h in 0..heads {
                 let kv = h / (heads / kv_heads);
                 let first = a.window.map_or(0, |w| (p + 1).saturating_sub(w as usize));
-                let mut scores: Vec<f64> = (first..=p)
+                let end = (p + 1).max(self.prefix(a.mask));
+                let mut scores: Vec<f64> = (first..end)
                     .map(|j| {
                         let k = &keys[j][kv * k_dim..(kv + 1) * k_dim];
                         let dot: f64 = q[h * k_dim..(h + 1) * k_dim]
@@ -308,7 +340,7 @@ impl Oracle<'_> {
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
                 let total: f64 = weights.iter().sum();
                 for d in 0..v_dim {
-                    let sum: f64 = (first..=p)
+                    let sum: f64 = (first..end)
                         .zip(&weights)
                         .map(|(j, w)| w * values[j][kv * v_dim + d])
                         .sum();

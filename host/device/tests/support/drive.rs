@@ -44,6 +44,15 @@ impl<E: Executor> Driver<E> {
         });
     }
 
+    /// Enters a sequence that was preempted: some of its tokens were generated.
+    #[allow(dead_code)] // Each test binary uses a part.
+    pub fn admit_generated(&mut self, slot: u32, tokens: &[TokenId], prompt_len: u32) {
+        self.admit(slot, tokens, &SamplingPlan::greedy(), 0);
+        if let Some(admission) = self.admitted.last_mut() {
+            admission.prompt_len = prompt_len;
+        }
+    }
+
     /// Sequences waiting for the next step.
     pub fn take_admitted(&mut self) -> Vec<Admission> {
         std::mem::take(&mut self.admitted)

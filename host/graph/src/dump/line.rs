@@ -194,6 +194,7 @@ fn attention(graph: &Graph, a: &Attention) -> Vec<String> {
     out.push(match a.mask {
         Mask::Causal => "causal".to_owned(),
         Mask::PrefixLm => "prefix-lm".to_owned(),
+        Mask::PrefixBefore { marker } => format!("prefix before token {marker}"),
     });
     out.extend(a.window.map(|w| format!("window {w}")));
     out.extend(a.softcap.map(|c| format!("softcap {c}")));

@@ -6,7 +6,9 @@ use guesthouse_graph::{Node, Op, PositionScheme, Rows, ValueId, ValueType};
 
 use super::{Compiler, last, shapes};
 use crate::cpu::ops::Place;
-use crate::cpu::ops::input::{Embedding, GatherOutputs, Positions, TokenIds, WeightValue};
+use crate::cpu::ops::input::{
+    Embedding, GatherOutputs, GlmPositions, Positions, TokenIds, WeightValue,
+};
 use crate::cpu::ops::linear::{Linear, LinearSegment};
 use crate::cpu::ops::norm::{Norm, NormKind};
 use crate::cpu::ops::pointwise::{
@@ -59,11 +61,17 @@ impl Compiler<'_, '_> {
             }
             Op::Positions(scheme) => {
                 expect(0, 1)?;
+                let y = outs[0];
                 let offset = match scheme {
+                    PositionScheme::Standard => 0,
                     PositionScheme::Offset(n) => *n,
-                    _ => 0,
+                    PositionScheme::Glm2d { .. } => {
+                        self.fit(node, "positions", 2, y.width)?;
+                        self.push(index, Rows::Tokens, GlmPositions { y });
+                        return Ok(());
+                    }
                 };
-                self.push(index, Rows::Tokens, Positions { y: outs[0], offset });
+                self.push(index, Rows::Tokens, Positions { y, offset });
             }
             Op::Embedding { table } => {
                 expect(1, 1)?;

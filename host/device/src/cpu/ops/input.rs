@@ -48,6 +48,28 @@ impl Instr for Positions {
     }
 }
 
+/// GLM's position and block position.
+pub(crate) struct GlmPositions {
+    /// Two integers a row.
+    pub y: Place,
+}
+
+impl Instr for GlmPositions {
+    fn units(&self, _: &Ctx<'_>) -> Units {
+        Units { count: 1, grain: 1 }
+    }
+
+    unsafe fn run(&self, ctx: &Ctx<'_>, _: Range<usize>, _: &mut WorkerScratch) {
+        let y = ctx.tensor(&self.y);
+        for (t, (&p, &row)) in ctx.positions.iter().zip(ctx.row_of).enumerate() {
+            let both = ctx.batch.rows[row as usize].marks.glm(p);
+            // SAFETY: one row of two integers per token; a single unit.
+            let to = unsafe { y.ints_mut(t) };
+            to[..2].copy_from_slice(&both.map(u32::cast_signed));
+        }
+    }
+}
+
 /// A row of a table per id. Ids outside the table give the nearest row: token ids were checked, and positions were
 /// checked against the model's length.
 pub(crate) struct Embedding {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{Rows, ValueLayout, ValueType};
+use guesthouse_graph::{Mask, Rows, ValueLayout, ValueType};
 use half::{bf16, f16};
 
 use super::report::KernelReport;
@@ -29,6 +29,8 @@ pub(super) struct Case {
     pub softcap: Option<f32>,
     pub alibi: bool,
     pub sinks: bool,
+    /// Rows that begin a sequence have a prefix that ends within them, others one that ended before.
+    pub prefix: bool,
     /// Tokens and cache positions of each row.
     pub rows: Vec<(u32, u32)>,
     /// Tokens compared: every so many, and each row's last.
@@ -52,6 +54,7 @@ impl Case {
             softcap: None,
             alibi: false,
             sinks: false,
+            prefix: false,
             rows: rows.to_vec(),
             every: 1,
             timed: false,
@@ -90,6 +93,7 @@ impl Case {
             (" soft cap", self.softcap.is_some()),
             (" ALiBi", self.alibi),
             (" sinks", self.sinks),
+            (" prefix", self.prefix),
             (" invariant", self.numerics == Numerics::BatchInvariant),
         ] {
             if there {
@@ -97,6 +101,15 @@ impl Case {
             }
         }
         text
+    }
+
+    /// Positions of a row that see each other.
+    fn prefix_len(&self, (len, kv): (u32, u32)) -> u32 {
+        match (self.prefix, kv - len) {
+            (false, _) => 0,
+            (true, 0) => len - len / 5,
+            (true, before) => before,
+        }
     }
 
     fn tokens(&self) -> usize {
@@ -344,6 +357,11 @@ impl<'a> Bench<'a> {
             v_dim: case.v_dim,
             values: case.values,
             scale: scale(case),
+            mask: if case.prefix {
+                Mask::PrefixLm
+            } else {
+                Mask::Causal
+            },
             window: case.window,
             softcap: case.softcap,
             alibi: case.alibi.then(|| self.held.slopes.address()),
@@ -386,7 +404,8 @@ impl<'a> Bench<'a> {
             }
             s
         };
-        let scores: Vec<f64> = (from..=position).map(score).collect();
+        let end = (position + 1).max(case.prefix_len(case.rows[row]) as usize);
+        let scores: Vec<f64> = (from..end).map(score).collect();
         let sink = case.sinks.then(|| f64::from(self.sinks[head]));
         let most = scores
             .iter()
@@ -467,7 +486,7 @@ fn scale(case: &Case) -> f32 {
     1.5 / (case.k_dim as f32).sqrt()
 }
 
-/// `first [R + 1]`, `kv_len [R]`, `slot [R]`, `prompt_len [R]`, `positions [T]`, `row_of [T]`.
+/// `first [R + 1]`, `kv_len [R]`, `slot [R]`, `prefix_len [R]`, `positions [T]`, `row_of [T]`.
 fn batch_words(case: &Case) -> Vec<i32> {
     let mut first = vec![0];
     for (len, _) in &case.rows {
@@ -476,7 +495,7 @@ fn batch_words(case: &Case) -> Vec<i32> {
     let mut out = first;
     out.extend(case.rows.iter().map(|(_, kv)| *kv as i32));
     out.extend(0..case.rows.len() as i32);
-    out.extend(case.rows.iter().map(|(_, kv)| *kv as i32));
+    out.extend(case.rows.iter().map(|row| case.prefix_len(*row) as i32));
     out.extend(
         case.rows
             .iter()
@@ -582,6 +601,7 @@ fn with_step<R>(
             first,
             len: *len,
             kv_len: *kv,
+            prefix_len: case.prefix_len((*len, *kv)),
         });
         first += len;
     }
@@ -623,7 +643,7 @@ fn with_step<R>(
             first: at(0),
             kv_len: at(rows + 1),
             slot: at(2 * rows + 1),
-            prompt_len: at(3 * rows + 1),
+            prefix_len: at(3 * rows + 1),
             positions: at(4 * rows + 1),
             row_of: at(4 * rows + 1 + tokens),
             token_count: tokens as i32,

@@ -53,6 +53,16 @@ fn cases() -> Vec<Case> {
             dtype: CudaDtype::F16,
             ..Case::new(16, 1, 512, CHUNKS)
         },
+        Case {
+            prefix: true,
+            ..f32(4, 2, 16, CHUNKS)
+        },
+        Case {
+            prefix: true,
+            window: Some(20),
+            v_dim: 7,
+            ..f32(6, 2, 10, CHUNKS)
+        },
     ] {
         cases.extend(both(case));
     }

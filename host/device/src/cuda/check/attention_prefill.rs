@@ -62,6 +62,16 @@ fn cases() -> Vec<Case> {
             ..ragged(6, 2, 96)
         },
         Case {
+            prefix: true,
+            ..ragged(32, 32, 128)
+        },
+        Case {
+            prefix: true,
+            window: Some(100),
+            dtype: CudaDtype::F16,
+            ..ragged(6, 2, 96)
+        },
+        Case {
             every: 61,
             ..Case::new(4, 1, 128, &[(300, 131_072)])
         },

@@ -67,6 +67,8 @@ pub(super) struct Words {
     pub slot: Vec<i32>,
     pub prompt_len: Vec<i32>,
     pub admitted_len: Vec<i32>,
+    pub mask_at: Vec<i32>,
+    pub block_start: Vec<i32>,
     pub outputs: Vec<i32>,
 }
 
@@ -198,6 +200,8 @@ impl Memory {
             take(&words.outputs),
             take(&words.first),
             take(&words.kv_len),
+            take(&words.mask_at),
+            take(&words.block_start),
         ];
         all.push(0);
         let integers = self.gpu.upload(bytemuck::cast_slice(&all), "checking")?;
@@ -212,6 +216,8 @@ impl Memory {
             outputs: at(6),
             first: at(7),
             kv_len: at(8),
+            mask_at: at(9),
+            block_start: at(10),
             token_count: self.rows as i32,
             row_count: words.slot.len() as i32,
             output_count: self.outputs as i32,

@@ -7,7 +7,7 @@ use guesthouse_graph::{Rows, ValueType};
 use super::KernelReport;
 use super::memory::{DTYPES, Memory, Pending, Words, error, run_together};
 use crate::cuda::driver::Gpu;
-use crate::cuda::ops::input::{CopyIds, Ints};
+use crate::cuda::ops::input::{CopyIds, GlmPositions, Ints};
 use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
 use crate::cuda::options::CudaDtype;
 use crate::error::Result;
@@ -16,7 +16,7 @@ const ROWS: usize = 5;
 
 /// Every kernel and type, over widths of whole accesses and odd ones.
 pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
-    let mut groups = vec![("int32", vec![ids(gpu)?])];
+    let mut groups = vec![("int32", vec![ids(gpu)?, glm_positions(gpu)?])];
     for dtype in DTYPES {
         let (mut copies, mut swaps, mut gathers) = (vec![], vec![], vec![]);
         for inner in [64, 3] {
@@ -152,5 +152,32 @@ fn ids(gpu: &Arc<Gpu>) -> Result<Pending> {
         let expected: Vec<f64> = words.positions.iter().map(|&p| f64::from(p + 2)).collect();
         let worst = error(&ready.read(&y)?, &expected);
         Ok(exact("input/ids", format!("{rows} positions + 2"), worst))
+    }))
+}
+
+/// Two rows of which one is before, at and beyond the begin of its block, and padding.
+fn glm_positions(gpu: &Arc<Gpu>) -> Result<Pending> {
+    let expected = [[0, 0], [1, 0], [1, 1], [1, 2], [40, 7], [0, 0]];
+    let mut memory = Memory::new(gpu, CudaDtype::F32, expected.len(), 0);
+    let y = memory.output(2, ValueType::I32);
+    let words = Words {
+        positions: vec![0, 1, 2, 3, 56, 0],
+        row_of: vec![1, 1, 1, 1, 0, -1],
+        slot: vec![0, 1],
+        mask_at: vec![40, 1],
+        block_start: vec![50, 2],
+        ..Words::default()
+    };
+    let ready = memory.ready(&words, Vec::new())?;
+    let instr = GlmPositions::new(gpu, y)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let expected: Vec<f64> = expected.iter().flatten().map(|&x| f64::from(x)).collect();
+        let worst = error(&ready.read(&y)?, &expected);
+        Ok(exact(
+            "input/glm",
+            format!("{} tokens", expected.len() / 2),
+            worst,
+        ))
     }))
 }

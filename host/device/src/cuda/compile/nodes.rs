@@ -8,7 +8,7 @@ use guesthouse_graph::{Node, Op, PositionScheme, Rows, ValueId, ValueType, Weigh
 use super::Compiler;
 use crate::cuda::driver::Buffer;
 use crate::cuda::ops::Place;
-use crate::cuda::ops::input::{CopyIds, Embedding, Ints, WeightValue};
+use crate::cuda::ops::input::{CopyIds, Embedding, GlmPositions, Ints, WeightValue};
 use crate::cuda::ops::norm::{Norm, NormKind, NormSpec, NormWeights};
 use crate::cuda::ops::pointwise::{Binary, GateInput, Gated, LogNScale, Map, Spread, Unary, Zip};
 use crate::cuda::ops::quant::QuantEmbedding;
@@ -65,8 +65,14 @@ impl Compiler<'_, '_> {
             Op::Positions(scheme) => {
                 expect(0, 1)?;
                 let offset = match scheme {
+                    PositionScheme::Standard => 0,
                     PositionScheme::Offset(n) => *n,
-                    PositionScheme::Standard | PositionScheme::Glm2d { .. } => 0,
+                    PositionScheme::Glm2d { .. } => {
+                        self.fit(node, "positions", 2, outs[0].width)?;
+                        let instr = GlmPositions::new(&gpu, outs[0])?;
+                        self.push(index, outs[0].arena, instr);
+                        return Ok(());
+                    }
                 };
                 self.ids(index, node.outputs[0], Ints::Positions, offset, outs[0])?;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::ValueLayout;
+use guesthouse_graph::{Mask, ValueLayout};
 
 use super::attention_decode::Decode;
 use super::attention_generic::{Generic, Which};
@@ -31,6 +31,8 @@ pub(crate) struct AttentionSpec {
     pub values: ValueLayout,
     /// Multiplies scores.
     pub scale: f32,
+    /// Whether the tokens of a prefix see each other, which [`PlanRow`](super::PlanRow) and batch say for each row.
+    pub mask: Mask,
     /// Positions a query sees, itself included.
     pub window: Option<u32>,
     /// Bound of scaled scores.
@@ -59,6 +61,7 @@ impl AttentionSpec {
             ("SOFTCAP", self.softcap.is_some()),
             ("ALIBI", self.alibi.is_some()),
             ("SINKS", self.sinks.is_some()),
+            ("PREFIX", self.mask != Mask::Causal),
         ];
         let present = features.iter().filter(|(_, present)| *present);
         present.fold(source, |source, (name, _)| source.flag(name))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use guesthouse_graph::ValueType;
 
-use super::{Instr, Place, Step, Tensor, access};
+use super::{BatchArgs, Instr, Place, Step, Tensor, access};
 use crate::cuda::compiler::Source;
 use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::launch::{Grid, Kernel, Params};
@@ -97,6 +97,52 @@ impl Instr for CopyIds {
 
     fn name(&self) -> &'static str {
         "copy ids"
+    }
+}
+
+/// `GlmPositionsParams` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GlmParams {
+    batch: BatchArgs,
+    y: Tensor,
+}
+
+// SAFETY: the kernel's structure; its addresses are those of the step's arenas and description.
+unsafe impl Params for GlmParams {}
+
+/// GLM's position and block position.
+pub(crate) struct GlmPositions {
+    kernel: Kernel,
+    y: Place,
+}
+
+impl GlmPositions {
+    /// The kernel; y has two columns.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub(crate) fn new(gpu: &Arc<Gpu>, y: Place) -> Result<Self> {
+        let source = Source::new("input/glm.cu", "glm_positions").flag("MODEL_F32");
+        Ok(Self {
+            kernel: gpu.kernel(&source)?,
+            y,
+        })
+    }
+}
+
+impl Instr for GlmPositions {
+    fn launch(&self, step: &Step<'_>) -> Result<()> {
+        let params = GlmParams {
+            batch: step.batch,
+            y: step.tensor(&self.y),
+        };
+        let grid = Grid::new((step.batch.token_count as u32).div_ceil(128), 128);
+        self.kernel.launch(step.gpu, grid, &params)
+    }
+
+    fn name(&self) -> &'static str {
+        "glm positions"
     }
 }
 

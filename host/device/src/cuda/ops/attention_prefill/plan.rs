@@ -41,11 +41,12 @@ struct Entry {
     position: u32,
     kv_len: u32,
     slot: u32,
+    prefix_len: u32,
     section: u32,
 }
 
 /// Writes plans of the prefill kernels: `[count, 0, heads, 0, 0, 0, 0, 0]`, then `count` entries `[token, tokens, position,
-/// kv_len, slot, 0, 0, 0]`. `heads` are those of a section.
+/// kv_len, slot, prefix_len, 0, 0]`. `heads` are those of a section.
 pub(super) struct PrefillPlanner {
     geometry: Geometry,
     rows: Vec<PlanRow>,
@@ -67,8 +68,8 @@ impl PrefillPlanner {
             .geometry
             .window
             .map_or(0, |w| (entry.position + 1).saturating_sub(w));
-        (entry.position + entry.tokens).div_ceil(self.geometry.kv_tile)
-            - from / self.geometry.kv_tile
+        let to = (entry.position + entry.tokens).max(entry.prefix_len);
+        to.div_ceil(self.geometry.kv_tile) - from / self.geometry.kv_tile
     }
 
     /// Bytes of the keys and values of one head that a row sees.
@@ -126,6 +127,7 @@ impl Planner for PrefillPlanner {
                     position: position + from,
                     kv_len: row.kv_len,
                     slot: row.slot,
+                    prefix_len: row.prefix_len,
                     section,
                 });
             }
@@ -134,7 +136,16 @@ impl Planner for PrefillPlanner {
         entries.sort_by_key(|e| (e.section, Reverse(self.tiles(e))));
         out.extend([entries.len() as i32, 0, heads as i32, 0, 0, 0, 0, 0]);
         for e in &entries {
-            let words = [e.token, e.tokens, e.position, e.kv_len, e.slot, 0, 0, 0];
+            let words = [
+                e.token,
+                e.tokens,
+                e.position,
+                e.kv_len,
+                e.slot,
+                e.prefix_len,
+                0,
+                0,
+            ];
             out.extend(words.map(|word| word as i32));
         }
         self.entries = entries;

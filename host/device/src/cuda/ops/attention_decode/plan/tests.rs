@@ -25,6 +25,7 @@ fn rows(lens: &[u32]) -> Vec<PlanRow> {
         first: 3 * r as u32,
         len: 1,
         kv_len,
+        prefix_len: 0,
     };
     lens.iter().enumerate().map(row).collect()
 }

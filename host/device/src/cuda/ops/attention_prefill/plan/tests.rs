@@ -9,6 +9,7 @@ fn row(slot: u32, first: u32, len: u32, kv_len: u32) -> PlanRow {
         first,
         len,
         kv_len,
+        prefix_len: 0,
     }
 }
 
