@@ -93,6 +93,8 @@ class Case:
     # (model, ids) → the next STEPS tokens and the least gap of the best two; none is make.greedy.
     greedy: typing.Callable | None = None
     lengths: list = dataclasses.field(default_factory=lambda: list(LENGTHS))
+    # (config, ids) → ids: what every prompt of the family has, such as marks that it needs; as many.
+    prompt: typing.Callable | None = None
 
     def centre(self, name):
         zero = self.zero_centred(name) if callable(self.zero_centred) else self.zero_centred
@@ -154,7 +156,8 @@ def liven(case, model, seed):
 
 def prompts(case, model):
     rng = torch.Generator().manual_seed(1234)
-    return [torch.randint(3, model.config.vocab_size, (n,), generator=rng) for n in case.lengths]
+    drawn = [torch.randint(3, model.config.vocab_size, (n,), generator=rng) for n in case.lengths]
+    return [case.prompt(model.config, ids) for ids in drawn] if case.prompt else drawn
 
 
 @torch.no_grad()

@@ -135,7 +135,7 @@ class Builder:
             case (mask, gmask, bos):
                 ids = self.ids.tolist()
                 begin = ids.index(bos)
-                at = ids.index(mask if mask in ids else gmask)
+                at = ids.index(gmask if gmask in ids else mask)
                 pos, block = p.clone(), torch.zeros_like(p)
                 pos[begin:] = at
                 block[begin:] = torch.arange(1, self.n - begin + 1)
@@ -235,7 +235,12 @@ class Builder:
         distance = torch.arange(n)[None] - torch.arange(n)[:, None]  # key − query
         if params.alibi is not None:
             scores = scores + self.w(params.alibi)[:, None, None] * distance
-        visible = torch.ones(n, n, dtype=bool) if params.mask == "prefix-lm" else distance <= 0
+        visible = distance <= 0
+        if params.mask.tag == "prefix-lm":
+            visible = torch.ones(n, n, dtype=bool)
+        elif params.mask.tag == "prefix-before":
+            ids = self.ids.tolist()
+            visible = visible | (torch.arange(n) < (ids + [params.mask.payload]).index(params.mask.payload))[None]
         if params.window is not None:
             visible &= distance > -params.window
         scores = scores.masked_fill(~visible, -math.inf)
@@ -267,7 +272,7 @@ class Builder:
         heads, nope, vd = q.shape[1], params.nope, getattr(params, "v-dim")
         kv = F.linear(latent, self.w(kv_b)).view(self.n, heads, nope + vd)
         k = torch.cat([kv[..., :nope], k_rope[:, None].expand(-1, heads, -1)], -1)
-        plain = record(mask="causal", window=None, softcap=None, alibi=None, sinks=None, scale=params.scale)
+        plain = record(mask=wc.Variant("causal"), window=None, softcap=None, alibi=None, sinks=None, scale=params.scale)
         return self.attend(q, k, kv[..., nope:], plain)
 
     def activate(self, x, kind):

@@ -55,7 +55,7 @@ impl Catalog for SourceCatalog {
     }
 }
 
-/// A catalog without a checkpoint: accepts each parameter with the shape that the guest states. For sketches and dummy
+/// A catalog without a checkpoint: accepts each parameter with the shape that the guest states. For dummy
 /// weights.
 #[derive(Clone, Debug)]
 pub struct AssumedCatalog {

@@ -1,6 +1,6 @@
 """Builds every config of tests/models/configs at full size without weights, by the first guest that takes it.
 
-    python tests/golden/sketches.py GUEST.wasm …
+    python tests/golden/full_size.py GUEST.wasm …
 
 Needs `pip install wasmtime` beside torch.
 """
