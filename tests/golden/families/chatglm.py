@@ -46,7 +46,7 @@ FIRST = Case(
         "score scale × 1.1": set_attr("sharpness", 1.1),
     },
     final_norm=lambda m: m.transformer.final_layernorm,
-    lengths=[5, 2, 23, 70],
+    lengths=[4, 2, 23, 70],
     prompt=asked,
 )
 

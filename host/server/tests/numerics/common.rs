@@ -270,22 +270,26 @@ impl Got {
     }
 }
 
+pub(crate) fn request(ask: &Ask, id: u64) -> Request {
+    Request {
+        id: RequestId(id),
+        cache_salt: CacheSalt::default(),
+        prompt: ask.prompt.clone(),
+        params: ask.params.clone(),
+        sampling: Arc::clone(&ask.sampling),
+        seed: ask.seed,
+        priority: Priority::default(),
+    }
+}
+
 /// Submits everything at once and steps until idle.
 pub(crate) fn run(engine: &mut Engine<DeviceExecutor>, asks: &[Ask]) -> Vec<Got> {
     let mut answers = Vec::new();
     let first = engine.stats().finished + engine.stats().failed + engine.stats().cancelled;
     for (i, ask) in asks.iter().enumerate() {
         let (sender, events) = mpsc::channel::<Event>();
-        let request = Request {
-            id: RequestId(first * 1000 + i as u64 + 1),
-            cache_salt: CacheSalt::default(),
-            prompt: ask.prompt.clone(),
-            params: ask.params.clone(),
-            sampling: Arc::clone(&ask.sampling),
-            seed: ask.seed,
-            priority: Priority::default(),
-        };
-        engine.submit(request, Box::new(sender)).unwrap();
+        let id = first * 1000 + i as u64 + 1;
+        engine.submit(request(ask, id), Box::new(sender)).unwrap();
         answers.push(events);
     }
     while engine.step().unwrap() != Progress::Idle {}

@@ -3,10 +3,14 @@
 //! fast mode. The reference is the same request alone on the same device.
 
 use crate::common::{
-    Ask, Got, Setup, Where, alone, assert_idle, cases, engine, golden, has_states, run, sees_all,
+    Ask, Got, Setup, Where, alone, assert_idle, cases, engine, golden, has_states, request, run,
+    sees_all,
 };
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
-use guesthouse_engine::{Draw, GenerationParams, PrefixCaching, Sampled, SamplingPlan, Stage};
+use guesthouse_engine::{
+    Draw, Executor, GenerationParams, PrefixCaching, Sampled, SamplingPlan, Stage, SubmitError,
+};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A fixed pseudo-random sequence (Lehmer's generator).
@@ -156,6 +160,10 @@ fn batch_of_64(device: Where) {
 fn chunks(device: Where) {
     for name in cases() {
         let (model, asks) = (golden(name), asks(12, 100, 8));
+        if whole_prompts(&model, device) {
+            uncut(name, device);
+            continue;
+        }
         let expected = alone(&model, &asks, device);
         for step_tokens in [1, 7, 33] {
             let setup = Setup {
@@ -179,6 +187,45 @@ fn chunks(device: Where) {
             case.assert_same(&asks, &got, &expected);
         }
     }
+}
+
+/// Whether a model's prompts cannot be cut, since their tokens see those that follow.
+fn whole_prompts(model: &Path, device: Where) -> bool {
+    let setup = Setup {
+        device,
+        ..Setup::default()
+    };
+    engine(model, setup).executor().info().whole_prompt
+}
+
+/// A prompt that fits a step runs in one, whatever else waits; a longer one is refused.
+fn uncut(name: &str, device: Where) {
+    let model = golden(name);
+    let setup = Setup {
+        step_tokens: 40,
+        device,
+        ..Setup::default()
+    };
+    let mut random = Random(5);
+    let asks: Vec<Ask> = (0..9).map(|i| Ask::greedy(random.ids(40 - i), 5)).collect();
+    let mut engine = engine(&model, setup);
+    let got = run(&mut engine, &asks);
+    let case = Case {
+        name,
+        device,
+        what: "in steps that hold one prompt".to_owned(),
+    };
+    case.assert_same(&asks, &got, &alone(&model, &asks, device));
+    let error = engine
+        .limits()
+        .check(&request(&Ask::greedy(random.ids(41), 1), 1));
+    assert!(matches!(
+        error,
+        Err(SubmitError::PromptExceedsStep {
+            prompt_len: 41,
+            max_step_tokens: 40
+        })
+    ));
 }
 
 fn cached_prefixes(device: Where) {
@@ -209,8 +256,9 @@ fn cached_prefixes(device: Where) {
         }
         let stats = engine.stats();
         let hits = stats.prefix_cache_hits;
-        if has_states(&model) {
-            assert_eq!(hits, 0, "{name}: a state is that of its own sequence");
+        if has_states(&model) || whole_prompts(&model, device) {
+            // A state is that of its own sequence, and a whole prompt's tokens see those after them.
+            assert_eq!(hits, 0, "{name}: {hits} tokens hit");
         } else {
             assert!(hits > 12 * 64, "{name}: {hits} tokens hit");
         }
