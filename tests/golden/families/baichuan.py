@@ -1,7 +1,6 @@
 """Baichuan and Baichuan 2, which transformers has not."""
 
 import torch
-from torch import nn
 
 from case import Case
 from mutations import set_attr
@@ -9,7 +8,7 @@ from reference import baichuan
 
 COMMON = {
     "Q, K and V by head": set_attr("by_head", True),
-    "activation (ReLU)": set_attr("act", nn.ReLU()),
+    "activation (ReLU)": set_attr("act", torch.relu),
     "score scale × 1.1": set_attr("sharpness", 1.1),
     "causal mask": set_attr("causal", False),
 }

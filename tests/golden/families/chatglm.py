@@ -1,7 +1,7 @@
 """ChatGLM-6B, ChatGLM2, ChatGLM3 and GLM-4-9B, of which transformers has the last three under other names."""
 
 import torch
-from torch import nn
+import torch.nn.functional as F
 
 from case import Case
 from mutations import set_attr
@@ -9,8 +9,7 @@ from reference import chatglm, chatglm2
 
 
 def asked(config, ids):
-    """A context, gmask and bos; the longest prompt has the beginning of an answer too, and so has the shortest a mask of the
-    other kind, and a gmask that is no mask since it comes second."""
+    """A context, gmask and bos; the longest prompt has the beginning of an answer too, that of 23 tokens mask for gmask."""
     n, marks = len(ids), [config["gmask_token_id"], config["bos_token_id"]]
     usual = torch.where(ids < config["mask_token_id"], ids, 5)
     if n == 70:
@@ -41,8 +40,8 @@ FIRST = Case(
         "rope pairs": set_attr("pairs", True),
         "rows by head": set_attr("flat_rows", True),
         "weight of the residual": first_alpha,
-        "activation (ReLU)": set_attr("act", nn.ReLU()),
-        "activation (SiLU)": set_attr("act", nn.SiLU()),
+        "activation (ReLU)": set_attr("act", torch.relu),
+        "activation (SiLU)": set_attr("act", F.silu),
         "score scale × 1.1": set_attr("sharpness", 1.1),
     },
     final_norm=lambda m: m.transformer.final_layernorm,
@@ -65,7 +64,7 @@ def second(more, **features):
         "rope pairs": set_attr("adjacent", False),
         "rope of whole heads": set_attr("share", 1.0),
         "gate and up": set_attr("swapped", True),
-        "activation (ReLU)": set_attr("act", nn.ReLU()),
+        "activation (ReLU)": set_attr("act", torch.relu),
         "score scale × 1.1": set_attr("sharpness", 1.1),
         "causal mask": set_attr("causal", False),
     }

@@ -1,6 +1,6 @@
 """Qwen, the first of its name, which transformers has not."""
 
-from torch import nn
+import torch
 
 from case import Case
 from mutations import set_attr
@@ -24,7 +24,7 @@ def case(config, prompts, **features):
             "rope base ÷ 4": field("rotary_emb_base", config.get("rotary_emb_base", 10000) / 4),
             "rope pairs": set_attr("paired", True),
             "w1 and w2": set_attr("swapped", True),
-            "activation (ReLU)": set_attr("act", nn.ReLU()),
+            "activation (ReLU)": set_attr("act", torch.relu),
             "score scale × 1.1": set_attr("sharpness", 1.1),
             "causal mask": set_attr("causal", False),
             **features,
