@@ -27,6 +27,7 @@ fn row(first: u32, len: u32, kv_len: u32) -> PlanRow {
         first,
         len,
         kv_len,
+        prefix_len: 0,
     }
 }
 
