@@ -205,6 +205,62 @@ fn fused_projections_move_by_whole_heads() {
     }
 }
 
+/// Both forms: V2-Lite from before llama.cpp attended over latents, V3 from after. Experts come one by one, and keys and values
+/// of a latent's expansion together.
+#[test]
+fn deepseek_experts_and_latents_are_put_back() {
+    let lite = check("deepseek-v2-lite", 0.0);
+    let layer = "model.layers.1";
+    let expert = |part: &str| format!("{layer}.mlp.experts.2.{part}_proj.weight");
+    assert_eq!(shape(&lite, &expert("gate")), [8, 16]);
+    assert_eq!(shape(&lite, &expert("down")), [16, 8]);
+    assert_eq!(
+        shape(&lite, &format!("{layer}.mlp.shared_experts.up_proj.weight")),
+        [16, 16]
+    );
+    let kv_b = format!("{layer}.self_attn.kv_b_proj.weight");
+    let f16 = Scheme::Plain(DType::F16);
+    assert_eq!(
+        lite.info(&kv_b),
+        Some(TensorInfo::new([4 * (6 + 5), 12], f16))
+    );
+    // Per layer 2 norms, q, kv_a, its norm, kv_b, o; 3 of the dense MLP, or router, 9 of experts and 3 of the shared one.
+    assert_eq!(lite.names().len(), 3 + 2 * 7 + 3 + 13);
+
+    let v3 = check("deepseek-v3", 0.0);
+    let f32s = Scheme::Plain(DType::F32);
+    assert_eq!(
+        v3.info(&kv_b),
+        Some(TensorInfo::new([4 * (6 + 5), 12], f32s))
+    );
+    assert_eq!(
+        shape(&v3, &format!("{layer}.mlp.gate.e_score_correction_bias")),
+        [4]
+    );
+    assert_eq!(
+        shape(&v3, &format!("{layer}.self_attn.q_a_layernorm.weight")),
+        [10]
+    );
+    assert_eq!(v3.names().len(), 3 + 2 * 9 + 3 + 2 + 12 + 3);
+}
+
+#[test]
+fn deepseek_configs_say_what_the_files_do() {
+    let lite = hf_config(&open("deepseek-v2-lite")).unwrap();
+    assert_eq!(lite["architectures"], json!(["DeepseekV2ForCausalLM"]));
+    assert_eq!(
+        (&lite["topk_method"], &lite["q_lora_rank"]),
+        (&json!("greedy"), &Value::Null)
+    );
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+        "mscale": 0.75, "mscale_all_dim": 0.75});
+    assert_eq!(lite["rope_scaling"], yarn);
+    let v3 = hf_config(&open("deepseek-v3")).unwrap();
+    assert_eq!(v3["architectures"], json!(["DeepseekV3ForCausalLM"]));
+    assert_eq!((&v3["n_group"], &v3["topk_group"]), (&json!(2), &json!(1)));
+    assert_eq!(v3["rope_scaling"], Value::Null);
+}
+
 #[test]
 fn older_families_have_their_names() {
     let starcoder = check("starcoder", 0.0);
@@ -252,7 +308,7 @@ fn older_configs_say_what_their_guests_read() {
 fn configs_equal_those_of_transformers() {
     let text = std::fs::read_to_string(golden("configs.json")).unwrap();
     let all: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 15);
     for (stem, fields) in all {
         let config = hf_config(&open(&stem)).unwrap();
         for (field, want) in fields.as_object().unwrap() {

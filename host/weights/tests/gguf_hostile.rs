@@ -316,7 +316,7 @@ proptest! {
 
     #[test]
     fn mutated_files_never_panic(
-        file in prop::sample::select(vec!["llama", "llama-q8_0", "qwen3", "gemma3", "gpt2", "gpt2-q8_0", "bloom", "falcon-40b", "mpt", "starcoder"]),
+        file in prop::sample::select(vec!["llama", "llama-q8_0", "qwen3", "gemma3", "gpt2", "gpt2-q8_0", "deepseek-v3", "bloom", "falcon-40b", "mpt", "starcoder"]),
         changes in prop::collection::vec((0.0..1.0f64, any::<u8>(), any::<bool>()), 1..6),
         cut in prop::option::weighted(0.2, 0.0..1.0f64),
     ) {

@@ -36,7 +36,7 @@ pub(super) fn join(
         let Some(matrix) = tensors.get_mut(of) else {
             return Err(unsupported(
                 path,
-                format!("'{name}' scales '{of}', which is not in the checkpoint"),
+                &format!("'{name}' scales '{of}', which is not in the checkpoint"),
             ));
         };
         let fits = match (&matrix.info.shape[..], matrix.info.scheme) {
@@ -49,7 +49,7 @@ pub(super) fn join(
         if !fits {
             return Err(unsupported(
                 path,
-                format!(
+                &format!(
                     "'{of}' {:?} stored as {} has scales {:?} stored as {}; supported are f8_e4m3 matrices with one f32 \
                      per {BLOCK} x {BLOCK} elements",
                     matrix.info.shape, matrix.info.scheme, scales.info.shape, scales.info.scheme
@@ -62,7 +62,7 @@ pub(super) fn join(
     Ok(())
 }
 
-fn unsupported(path: &Path, what: String) -> WeightsError {
+fn unsupported(path: &Path, what: &str) -> WeightsError {
     let what = format!("{what}; convert the checkpoint to bf16 first");
     WeightsError::Unsupported {
         path: path.to_owned(),

@@ -244,6 +244,112 @@ def older():
     return configs
 
 
+def published(tensors):
+    """Experts one by one, as checkpoints have them."""
+    for name, shape in tensors:
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            yield name, shape
+            continue
+        at, part = name.rsplit(".", 1)
+        for e in range(shape[0]):
+            if part == "down_proj":
+                yield f"{at}.{e}.down_proj.weight", shape[1:]
+            else:
+                for half in ("gate_proj", "up_proj"):
+                    yield f"{at}.{e}.{half}.weight", (shape[1] // 2, shape[2])
+
+
+def convert_deepseek(config, tensors, latent):
+    """As convert_hf_to_gguf.py does: experts stacked, and for attention over latents keys and values apart."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, config.num_hidden_layers)
+    stacks = {}
+    for name, w in tensors.items():
+        if ".mlp.experts." in name:
+            at, e, part = name.removesuffix(".weight").rsplit(".", 2)
+            stacks.setdefault(f"{at}.{part}.weight", []).append(w)
+            continue
+        if latent and name.endswith("kv_b_proj.weight"):
+            nope, v = config.qk_nope_head_dim, config.v_head_dim
+            by_head = w.reshape(config.num_attention_heads, nope + v, -1)
+            pairs = [("k_b_proj", by_head[:, :nope].swapaxes(1, 2)), ("v_b_proj", by_head[:, nope:])]
+        else:
+            pairs = [("kv_b_proj", w)]
+        for part, w in pairs:
+            new = name.replace("kv_b_proj", part).replace("e_score_correction_bias", "e_score_correction.bias")
+            yield names.get_name(new, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(w)
+    for name, w in stacks.items():
+        yield names.get_name(name, try_suffixes=(".weight", ".bias")), np.stack(w)
+
+
+def write_deepseek(stem, config, latent):
+    state = transformers.AutoModelForCausalLM.from_config(config).state_dict()
+    tensors = {name: value(name, shape) for name, shape in published((n, tuple(w.shape)) for n, w in state.items())}
+    rope, rank = config.qk_rope_head_dim, config.kv_lora_rank
+    v3 = config.model_type == "deepseek_v3"
+    w = gguf.GGUFWriter(HERE / f"{stem}.gguf", "deepseek2")
+    w.add_context_length(config.max_position_embeddings)
+    w.add_embedding_length(config.hidden_size)
+    w.add_block_count(config.num_hidden_layers)
+    w.add_feed_forward_length(config.intermediate_size)
+    w.add_head_count(config.num_attention_heads)
+    w.add_head_count_kv(1 if latent else config.num_attention_heads)
+    w.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    w.add_layer_norm_rms_eps(config.rms_norm_eps)
+    w.add_vocab_size(config.vocab_size)
+    w.add_leading_dense_block_count(config.first_k_dense_replace)
+    if config.q_lora_rank:
+        w.add_q_lora_rank(config.q_lora_rank)
+    w.add_kv_lora_rank(rank)
+    key, v = config.qk_nope_head_dim + rope, config.v_head_dim
+    w.add_key_length(rank + rope if latent else key)
+    w.add_value_length(rank if latent else v)
+    if latent:
+        w.add_key_length_mla(key)
+        w.add_value_length_mla(v)
+    w.add_rope_dimension_count(rope)
+    w.add_expert_feed_forward_length(config.moe_intermediate_size)
+    w.add_expert_count(config.n_routed_experts)
+    w.add_expert_used_count(config.num_experts_per_tok)
+    w.add_expert_shared_count(config.n_shared_experts)
+    w.add_expert_weights_scale(config.routed_scaling_factor)
+    w.add_expert_weights_norm(config.norm_topk_prob)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if v3 else gguf.ExpertGatingFuncType.SOFTMAX)
+    if config.n_group:
+        w.add_uint32("deepseek2.expert_group_count", config.n_group)
+        w.add_uint32("deepseek2.expert_group_used_count", config.topk_group)
+    if config.rope_parameters["rope_type"] == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(config.rope_parameters["factor"])
+        w.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
+        w.add_rope_scaling_yarn_log_mul(0.1 * config.rope_parameters["mscale_all_dim"])
+    tokenizer(w, config)
+    for name, data in convert_deepseek(config, tensors, latent):
+        w.add_tensor(name, data if data.ndim < 2 else data.astype(np.float16))
+    finish(w)
+
+
+DEEPSEEK_FIELDS = """q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim moe_intermediate_size n_routed_experts
+num_experts_per_tok n_shared_experts first_k_dense_replace routed_scaling_factor norm_topk_prob""".split()
+
+
+def deepseek():
+    """{stem: config}: V2-Lite before llama.cpp attended over latents, and V3 after."""
+    t = transformers
+    sizes = dict(vocab_size=24, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+                 max_position_embeddings=64, bos_token_id=0, eos_token_id=1, pad_token_id=None, moe_intermediate_size=8, kv_lora_rank=12,
+                 qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, first_k_dense_replace=1, tie_word_embeddings=False)
+    yarn = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, mscale=0.75, mscale_all_dim=0.75)
+    configs = {
+        "deepseek-v2-lite": t.DeepseekV2Config(**sizes, q_lora_rank=None, n_routed_experts=3, num_experts_per_tok=2, n_shared_experts=2,
+                                               routed_scaling_factor=1.5, topk_method="greedy", rope_parameters=yarn),
+        "deepseek-v3": t.DeepseekV3Config(**sizes, q_lora_rank=10, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, n_group=2,
+                                          topk_group=1, routed_scaling_factor=2.5, rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+    }
+    write_deepseek("deepseek-v2-lite", configs["deepseek-v2-lite"], latent=False)
+    write_deepseek("deepseek-v3", configs["deepseek-v3"], latent=True)
+    return configs
+
+
 def main():
     quants()
     small = dict(vocab_size=24, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
@@ -283,8 +389,13 @@ def main():
     for stem, config in older().items():
         fields[stem] = {f: getattr(config, f) for f in FIELDS + OLDER_FIELDS if hasattr(config, f)}
         fields[stem]["model_type"] = config.model_type
+    for stem, config in deepseek().items():
+        fields[stem] = {f: getattr(config, f) for f in FIELDS + DEEPSEEK_FIELDS if hasattr(config, f)}
+        fields[stem] = {f: x for f, x in fields[stem].items() if x is not None}
+        fields[stem]["model_type"] = config.model_type
     text = json.dumps(fields, indent=1, sort_keys=True)
     (HERE / "configs.json").write_text(text + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

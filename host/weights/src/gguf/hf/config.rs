@@ -9,6 +9,7 @@ use super::rope::{self, Factors};
 use super::tokenizer::{self, GgufTokenizer};
 use crate::{DType, Scheme, WeightsError};
 
+mod deepseek;
 mod older;
 
 /// Bounds what a guest is asked to build.
@@ -25,7 +26,8 @@ const MAX_LAYERS: usize = 4096;
 pub fn hf_config(gguf: &Gguf) -> Result<Value, WeightsError> {
     let family = Family::of(gguf)?;
     let keys = Keys::new(gguf, family);
-    if keys.count("expert_count")?.is_some_and(|n| n > 0) {
+    let mixture = keys.count("expert_count")?.is_some_and(|n| n > 0);
+    if mixture && family.kind != Kind::DeepSeek {
         return Err(keys
             .unsupported("it is a mixture of experts, which is not supported in GGUF files yet"));
     }
@@ -40,6 +42,7 @@ pub fn hf_config(gguf: &Gguf) -> Result<Value, WeightsError> {
         Kind::Bloom => keys.bloom()?,
         Kind::Falcon => keys.falcon()?,
         Kind::Mpt => keys.mpt()?,
+        Kind::DeepSeek => merge(keys.decoder()?, keys.deepseek()?),
     };
     config = merge(config, own);
     let extra = keys.extra()?;
@@ -171,6 +174,10 @@ impl<'a> Keys<'a> {
     }
 
     fn head_dim(&self) -> Result<usize, WeightsError> {
+        if self.family.kind == Kind::DeepSeek {
+            // What rotates; the rest of a head has a width of its own.
+            return self.need("rope.dimension_count");
+        }
         let key_length = match self.count("attention.key_length")? {
             Some(n) if n > 0 => n,
             _ => {

@@ -34,6 +34,7 @@ pub(super) enum Kind {
     Bloom,
     Falcon,
     Mpt,
+    DeepSeek,
 }
 
 /// What the converter did to a tensor's values and what therefore is to be undone.
@@ -49,6 +50,12 @@ pub(super) enum Change {
     /// Rows of a fused projection were reordered from key head by key head, each with its query heads, its key and its
     /// value, to all queries, all keys, all values.
     Stacked,
+    /// One matrix of each expert, which Hugging Face calls so, was put below those of the others.
+    Experts(&'static str),
+    /// The rows of keys of a latent's expansion were taken out and transposed, head by head: `[heads, rank, nope]`.
+    LatentKeys,
+    /// The rows of values of a latent's expansion were taken out: `[heads, v, rank]`.
+    LatentValues,
 }
 
 /// Which heads the rows of a projection belong to.
@@ -170,6 +177,35 @@ const MPT_LAYER: &[(&str, &str)] = &[
     ("ffn_down", "ffn.down_proj"),
 ];
 
+const DEEPSEEK_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    // Before llama.cpp attended over latents.
+    ("attn_kv_b", "self_attn.kv_b_proj"),
+    ("attn_k_b", "self_attn.kv_b_proj"),
+    ("attn_v_b", "self_attn.kv_b_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts"),
+    ("ffn_up_exps", "mlp.experts"),
+    ("ffn_down_exps", "mlp.experts"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
+
+/// Corrections of router scores, whose Hugging Face name has no suffix.
+const CORRECTION: (&str, &str) = ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias");
+
 static FALCON_LARGE: Family = Family {
     layer: FALCON_TWO_NORMS,
     ..FALCON
@@ -185,7 +221,16 @@ const FALCON: Family = Family {
     layer: BLOOM_LAYER,
 };
 
-static FAMILIES: [Family; 10] = [
+static FAMILIES: [Family; 11] = [
+    Family {
+        gguf: "deepseek2",
+        class: "DeepseekV2ForCausalLM",
+        model_type: "deepseek_v2",
+        kind: Kind::DeepSeek,
+        globals: GLOBALS,
+        layers: "model.layers",
+        layer: DEEPSEEK_LAYER,
+    },
     Family {
         gguf: "llama",
         class: "LlamaForCausalLM",
@@ -310,6 +355,13 @@ impl Family {
             Some(rest) => {
                 let (layer, own) = rest.split_once('.')?;
                 let canonical = layer.parse::<u32>().ok()?.to_string() == layer;
+                let whole = name.strip_prefix("blk.")?.split_once('.')?.1;
+                if canonical && (self.kind, whole) == (Kind::DeepSeek, CORRECTION.0) {
+                    return Some((
+                        format!("{}.{layer}.{}", self.layers, CORRECTION.1),
+                        Change::None,
+                    ));
+                }
                 let hf = canonical.then(|| find(self.layer, own))??;
                 (own, format!("{}.{layer}.{hf}", self.layers))
             }
@@ -326,6 +378,11 @@ impl Family {
                 Change::Transposed
             }
             (Kind::GptNeoX | Kind::Bloom | Kind::Falcon, "attn_qkv", _) => Change::Stacked,
+            (Kind::DeepSeek, "ffn_gate_exps", "weight") => Change::Experts("gate_proj"),
+            (Kind::DeepSeek, "ffn_up_exps", "weight") => Change::Experts("up_proj"),
+            (Kind::DeepSeek, "ffn_down_exps", "weight") => Change::Experts("down_proj"),
+            (Kind::DeepSeek, "attn_k_b", "weight") => Change::LatentKeys,
+            (Kind::DeepSeek, "attn_v_b", "weight") => Change::LatentValues,
             _ => Change::None,
         }
     }

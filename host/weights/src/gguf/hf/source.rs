@@ -11,7 +11,7 @@ use super::super::{Gguf, GgufTensor};
 use super::config::Keys;
 use super::family::{Change, Family, Heads};
 use super::rope;
-use crate::{DType, Scheme, TensorInfo, WeightSource, WeightsError, prefix};
+use crate::{DType, Scheme, TensorInfo, WeightSource, WeightsError, dequantize, prefix};
 
 /// A [`WeightSource`] over a [`Gguf`].
 ///
@@ -46,6 +46,12 @@ enum Undo {
     Transpose,
     /// From all queries, all keys, all values to the parts of each key head.
     ByHead(Fused),
+    /// One of the parts that the tensor has one after the other.
+    Part(Part),
+    /// Together with the values in another tensor, and as f32: rows of keys are columns here.
+    Latents {
+        values: usize,
+    },
 }
 
 /// Heads of a fused projection.
@@ -55,6 +61,19 @@ struct Fused {
     queries: usize,
     kv_heads: usize,
 }
+
+/// More than any model has: experts multiply what a file's header lists.
+const MOST_TENSORS: usize = 1 << 20;
+
+/// A part of equal ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    index: usize,
+    count: usize,
+}
+
+/// Name, info and what to undo.
+type Presented = (String, TensorInfo, Undo);
 
 impl GgufSource {
     /// Presents a file.
@@ -73,21 +92,25 @@ impl GgufSource {
         let mut entries = Vec::with_capacity(gguf.tensors().len());
         let mut by_name = HashMap::new();
         for (tensor, stored) in gguf.tensors().iter().enumerate() {
-            let Some((name, info, undo)) = layout.present(&gguf, stored)? else {
-                continue;
-            };
-            if by_name.insert(name.clone(), entries.len()).is_some() {
-                return Err(malformed(
-                    gguf.path(),
-                    format!("two of its tensors mean '{name}'"),
-                ));
+            let presented = layout.present(&gguf, stored)?;
+            if entries.len() + presented.len() > MOST_TENSORS {
+                let what = format!("its experts make more than {MOST_TENSORS} tensors");
+                return Err(malformed(gguf.path(), what));
             }
-            entries.push(Entry {
-                name,
-                info,
-                tensor,
-                undo,
-            });
+            for (name, info, undo) in presented {
+                if by_name.insert(name.clone(), entries.len()).is_some() {
+                    return Err(malformed(
+                        gguf.path(),
+                        format!("two of its tensors mean '{name}'"),
+                    ));
+                }
+                entries.push(Entry {
+                    name,
+                    info,
+                    tensor,
+                    undo,
+                });
+            }
         }
         Ok(Self {
             gguf,
@@ -116,14 +139,10 @@ struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    /// Name, info and what to undo; `None` for a tensor that the config expresses.
-    fn present(
-        &self,
-        gguf: &Gguf,
-        stored: &GgufTensor,
-    ) -> Result<Option<(String, TensorInfo, Undo)>, WeightsError> {
+    /// The tensors that a stored one is; none where the config, or another one, expresses it.
+    fn present(&self, gguf: &Gguf, stored: &GgufTensor) -> Result<Vec<Presented>, WeightsError> {
         if stored.name == rope::TENSOR && self.hides_rope_factors {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let (name, change) = self
             .family
@@ -150,13 +169,21 @@ impl Layout<'_> {
                 }
             },
             Change::Stacked => Undo::ByHead(self.fused(gguf, stored)?),
+            Change::Experts(matrix) => return experts(gguf, stored, &name, matrix),
+            Change::LatentKeys => {
+                let (shape, values) = latents(gguf, stored)?;
+                info = TensorInfo::new(shape, DType::F32);
+                Undo::Latents { values }
+            }
+            // Presented with the keys.
+            Change::LatentValues => return Ok(Vec::new()),
             Change::Transposed if self.conv1d_transposed || info.shape.len() != 2 => Undo::Nothing,
             Change::Transposed => {
                 info.shape.reverse();
                 Undo::Transpose
             }
         };
-        Ok(Some((name, info, undo)))
+        Ok(vec![(name, info, undo)])
     }
 
     fn fused(&self, gguf: &Gguf, stored: &GgufTensor) -> Result<Fused, WeightsError> {
@@ -214,6 +241,58 @@ impl Layout<'_> {
     }
 }
 
+/// The experts of a stack `[experts, rows, cols]`, under the name of their layer.
+fn experts(
+    gguf: &Gguf,
+    stored: &GgufTensor,
+    layer: &str,
+    matrix: &str,
+) -> Result<Vec<Presented>, WeightsError> {
+    /// Bounds what a file's header makes us allocate.
+    const MOST: usize = 4096;
+    let [count, rows, cols] = stored.info.shape[..] else {
+        let (name, shape) = (&stored.name, &stored.info.shape);
+        let what = format!("tensor '{name}' has shape {shape:?}, expected a matrix per expert");
+        return Err(malformed(gguf.path(), what));
+    };
+    if count > MOST {
+        let what = format!("it claims {count} experts, at most {MOST} are possible");
+        return Err(malformed(gguf.path(), what));
+    }
+    let layer = layer.trim_end_matches(".weight");
+    let info = TensorInfo::new([rows, cols], stored.info.scheme);
+    let each = |index| {
+        let undo = Undo::Part(Part { index, count });
+        (
+            format!("{layer}.{index}.{matrix}.weight"),
+            info.clone(),
+            undo,
+        )
+    };
+    Ok((0..count).map(each).collect())
+}
+
+/// Shape of a latent's expansion whose keys are given, and the tensor of its values.
+fn latents(gguf: &Gguf, keys: &GgufTensor) -> Result<([usize; 2], usize), WeightsError> {
+    let name = keys.name.replace("attn_k_b", "attn_v_b");
+    let at = gguf.tensors().iter().position(|t| t.name == name);
+    let values = at.map(|at| &gguf.tensors()[at].info.shape[..]);
+    match (&keys.info.shape[..], values, at) {
+        (&[heads, rank, nope], Some(&[v_heads, v, v_rank]), Some(at))
+            if (heads, rank) == (v_heads, v_rank) && heads * rank * nope * v > 0 =>
+        {
+            Ok(([heads * (nope + v), rank], at))
+        }
+        (shape, values, _) => Err(malformed(
+            gguf.path(),
+            format!(
+                "tensor '{}' has shape {shape:?} and '{name}' {values:?}, expected [heads, rank, key] and [heads, value, rank]",
+                keys.name
+            ),
+        )),
+    }
+}
+
 impl WeightSource for GgufSource {
     fn info(&self, name: &str) -> Option<TensorInfo> {
         self.find(name).map(|entry| entry.info.clone())
@@ -239,8 +318,42 @@ impl WeightSource for GgufSource {
             Undo::SubtractOne(dtype) => Cow::Owned(subtract_one(dtype, bytes)),
             Undo::Transpose => Cow::Owned(transpose(bytes, &stored.info)),
             Undo::ByHead(fused) => Cow::Owned(by_head(bytes, fused)),
+            Undo::Part(Part { index, count }) => {
+                let len = bytes.len() / count;
+                Cow::Borrowed(&bytes[index * len..(index + 1) * len])
+            }
+            Undo::Latents { values } => {
+                let values = &self.gguf.tensors()[values];
+                let values = (values, self.gguf.bytes(values)?);
+                Cow::Owned(expansion((stored, bytes), values)?)
+            }
         })
     }
+}
+
+/// `[heads * (nope + v), rank]` from keys `[heads, rank, nope]` and values `[heads, v, rank]`, as f32.
+fn expansion(
+    keys: (&GgufTensor, &[u8]),
+    values: (&GgufTensor, &[u8]),
+) -> Result<Vec<u8>, WeightsError> {
+    let floats = |(tensor, bytes): (&GgufTensor, &[u8])| {
+        let mut out = vec![0f32; tensor.info.elements().unwrap_or(0)];
+        dequantize(tensor.info.scheme, bytes, &mut out)?;
+        Ok::<_, WeightsError>(out)
+    };
+    let shape = &keys.0.info.shape;
+    let (rank, nope, v) = (shape[1], shape[2], values.0.info.shape[1]);
+    let (keys, values) = (floats(keys)?, floats(values)?);
+    let mut out = Vec::with_capacity(4 * (keys.len() + values.len()));
+    let heads = keys.chunks(rank * nope).zip(values.chunks(v * rank));
+    for (keys, values) in heads {
+        for column in 0..nope {
+            let row = keys[column..].iter().step_by(nope);
+            out.extend(row.flat_map(|x| x.to_le_bytes()));
+        }
+        out.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+    }
+    Ok(out)
 }
 
 /// Moves whole rows. A bias counts as a column.
