@@ -202,6 +202,7 @@ pub(crate) fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
             Where::Cpu => DeviceChoice::Cpu,
             Where::Cuda { .. } => DeviceChoice::Cuda { ordinal: 0 },
         },
+        max_model_len: Some(plan.graph.info.max_position.min(512)),
         kv_cache_bytes: Some(
             per_position * setup.kv_positions.unwrap_or(1 << 15) + states * sequences,
         ),
