@@ -203,7 +203,27 @@ def deepseek():
     refused("deepseek", "deepseek-v3", "kv_lora_rank is missing", kv_lora_rank=None)
 
 
+def remote_families():
+    """Those whose code stood in the model repository."""
+    refused("baichuan", "baichuan-13b", "hidden_size is 48", num_attention_heads=7)
+    refused("baichuan", "baichuan-7b", "tie_word_embeddings is true", tie_word_embeddings=True)
+    refused("qwen1", "qwen1-plain", "rotary_pct is 1.5", rotary_pct=1.5)
+    refused("qwen1", "qwen1-plain", "scale_attn_weights is false", scale_attn_weights=False)
+    refused("qwen1", "qwen1-plain", "intermediate_size is 161", intermediate_size=161)
+    config, tensors, golden = load("chatglm-6b")
+    buffers = {k: v for k, v in config.items() if k not in ("pre_seq_len", "prefix_projection", "quantization_bit")}
+    general = {**buffers, "architectures": ["ChatGLMForConditionalGeneration"]}
+    same("ChatGLM-6B under its other name", "chatglm", general, tensors, golden)
+    refused("chatglm", "chatglm-6b", "position_encoding_2d is false", position_encoding_2d=False)
+    refused("chatglm", "chatglm-6b", "pre_seq_len is 128", pre_seq_len=128)
+    refused("chatglm", "chatglm-6b", "quantization_bit is 4", quantization_bit=4)
+    refused("chatglm", "chatglm-6b", "gmask_token_id is missing", gmask_token_id=None)
+    refused("chatglm", "chatglm2-6b", "original_rope is false", original_rope=False)
+    refused("chatglm", "chatglm2-6b", "multi_query_group_num is 3", multi_query_group_num=3)
+
+
 def main():
+    remote_families()
     older_families()
     current_families()
     deepseek()

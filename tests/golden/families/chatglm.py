@@ -5,7 +5,8 @@ import torch.nn.functional as F
 
 from case import Case
 from mutations import set_attr
-from reference import chatglm, chatglm2
+from reference import chatglm
+from reference import chatglm2
 
 
 def asked(config, ids):
@@ -92,6 +93,7 @@ CASES = {
     # residuals from what was normed.
     "chatglm2-other": second(
         dict(
+            architectures=["ChatGLMForConditionalGeneration"],
             multi_query_attention=False, add_bias_linear=True, rmsnorm=False, apply_residual_connection_post_layernorm=True,
         ),
         **{

@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use guesthouse_graph::Mask;
+
 use super::attention::{self, AttentionSpec};
 use super::attention_decode::plan::{Cuts, DecodePlanner, Even, Geometry, TILE};
 use super::attention_generic::Which;
@@ -149,7 +151,8 @@ impl Latent {
         planners: &mut Planners,
     ) -> Result<Option<Self>> {
         let whole = |n: u32| n.is_multiple_of(16) && n > 0;
-        let plain = spec.window.is_none()
+        let plain = spec.mask == Mask::Causal
+            && spec.window.is_none()
             && spec.softcap.is_none()
             && spec.alibi.is_none()
             && spec.sinks.is_none();
