@@ -41,7 +41,7 @@ pub(crate) fn build(config: &Config) -> Result<Dims, Error> {
     }
     if !dims.heads.is_multiple_of(dims.kv_heads)
         || dims.head_dim > 1 << 12
-        || dims.head_dim % 4 != 0
+        || !dims.head_dim.is_multiple_of(4)
     {
         let want = "a divisor of num_attention_heads, with kv_channels a multiple of 4 up to 4096";
         return Err(config.wrong("multi_query_group_num", want));

@@ -61,7 +61,7 @@ impl Model for Qwen1 {
 fn rotation(config: &Config, dims: &Dims, trained: u32) -> Result<Rotation, Error> {
     let share = config.opt_f64("rotary_pct")?.unwrap_or(1.0);
     let rotary = (f64::from(dims.head_dim) * share) as u32;
-    if !(0.0..=1.0).contains(&share) || rotary < 4 || rotary % 2 != 0 {
+    if !(0.0..=1.0).contains(&share) || rotary < 4 || !rotary.is_multiple_of(2) {
         return Err(config.wrong(
             "rotary_pct",
             "a share of an even number of elements, at least 4",
