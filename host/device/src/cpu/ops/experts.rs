@@ -188,8 +188,8 @@ impl Instr for Sort {
         let mut list = || lists.next().unwrap_or_default();
         let (pair_of, slot_of) = (list(), list());
         let tiles = [list(), list(), list()];
-        // SAFETY: rows below the step's; nobody writes ids.
         let expert_of = |pair: usize| {
+            // SAFETY: rows below the step's; nobody writes ids.
             let id = unsafe { ids.ints(pair / top_k)[pair % top_k] };
             usize::try_from(id).ok().filter(|&e| e < count)
         };
@@ -210,10 +210,10 @@ impl Instr for Sort {
             }
             slots += len;
         }
-        for pair in 0..rows * top_k {
-            slot_of[pair] = NOWHERE;
+        for (pair, slot) in slot_of.iter_mut().enumerate().take(rows * top_k) {
+            *slot = NOWHERE;
             if let Some(e) = expert_of(pair) {
-                slot_of[pair] = next[e] as u32;
+                *slot = next[e] as u32;
                 pair_of[next[e]] = pair as u32;
                 next[e] += 1;
             }
@@ -323,8 +323,8 @@ impl Instr for GateUp {
                 // SAFETY: slots of the tile hold rows of x; a panel tile holds `TOKEN_TILE` tokens.
                 unsafe {
                     self.weights
-                        .product(ctx, &mut scratch.gemm, (tile, panel), x, y)
-                };
+                        .product(ctx, &mut scratch.gemm, (tile, panel), x, y);
+                }
             }
             let (start, end) = (panel * PANEL, ffn.min((panel + 1) * PANEL));
             let pairs = gate.chunks_exact(PANEL).zip(up.chunks_exact(PANEL));
