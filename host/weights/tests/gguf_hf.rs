@@ -305,6 +305,66 @@ fn older_configs_say_what_their_guests_read() {
 }
 
 #[test]
+fn current_families_are_put_back() {
+    for (stem, tensor, rows) in [
+        ("gemma", "model.layers.1.self_attn.q_proj.weight", 32),
+        (
+            "gemma2",
+            "model.layers.1.pre_feedforward_layernorm.weight",
+            16,
+        ),
+        ("phi2", "model.layers.1.self_attn.dense.bias", 16),
+        ("phi3", "model.layers.1.self_attn.qkv_proj.weight", 32),
+        ("stablelm", "model.layers.1.self_attn.k_layernorm.weight", 2),
+        ("internlm2", "model.layers.1.attention.wq.weight", 16),
+        ("command-r", "model.layers.1.self_attn.q_norm.weight", 4),
+        ("cohere2", "model.norm.weight", 16),
+        (
+            "olmo2",
+            "model.layers.1.post_feedforward_layernorm.weight",
+            16,
+        ),
+        ("granite", "model.layers.1.self_attn.k_proj.weight", 8),
+        ("smollm3", "model.layers.1.self_attn.k_proj.weight", 8),
+        ("glm4", "model.layers.1.post_mlp_layernorm.weight", 16),
+        ("minicpm", "model.layers.0.self_attn.q_proj.weight", 16),
+    ] {
+        let source = check(stem, 0.0);
+        assert_eq!(shape(&source, tensor)[0], rows, "{stem}");
+        let unnamed = |name: &String| name.starts_with("blk.") || name.starts_with("rope_");
+        assert!(!source.names().iter().any(unnamed), "{stem}");
+    }
+}
+
+#[test]
+fn current_configs_are_those_of_transformers() {
+    let text = std::fs::read_to_string(golden("current.json")).unwrap();
+    let all: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(all.len(), 13);
+    for (stem, fields) in all {
+        let config = hf_config(&open(&stem)).unwrap();
+        for (field, want) in fields.as_object().unwrap() {
+            let got = config.get(field).unwrap_or(&Value::Null);
+            let equal = got == want || got.as_f64().is_some() && got.as_f64() == want.as_f64();
+            assert!(equal, "{stem} {field}: {got}, expected {want}");
+        }
+    }
+    let config = |stem: &str| hf_config(&open(stem)).unwrap();
+    for stem in ["phi2", "stablelm", "glm4"] {
+        assert_eq!(config(stem)["partial_rotary_factor"], json!(0.5), "{stem}");
+    }
+    assert_eq!(config("smollm3")["rope_theta"], json!(5_000_000.0));
+    let longrope = &config("phi3")["rope_scaling"];
+    assert_eq!(longrope["rope_type"], json!("longrope"));
+    assert_eq!(longrope["short_factor"], json!([1.0, 1.25]));
+    assert_eq!(longrope["long_factor"], json!([1.5, 4.0]));
+    assert_eq!(longrope["original_max_position_embeddings"], json!(16));
+    // sqrt(1 + ln 4 / ln 16)
+    let factor = longrope["attention_factor"].as_f64().unwrap();
+    assert!((factor - 1.5f64.sqrt()).abs() < 1e-6, "{factor}");
+}
+
+#[test]
 fn configs_equal_those_of_transformers() {
     let text = std::fs::read_to_string(golden("configs.json")).unwrap();
     let all: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();

@@ -399,3 +399,6 @@ def main():
 
 if __name__ == "__main__":
     main()
+    import current  # which needs what stands above
+
+    current.current()

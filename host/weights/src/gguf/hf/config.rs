@@ -9,6 +9,7 @@ use super::rope::{self, Factors};
 use super::tokenizer::{self, GgufTokenizer};
 use crate::{DType, Scheme, WeightsError};
 
+mod current;
 mod deepseek;
 mod older;
 
@@ -43,6 +44,7 @@ pub fn hf_config(gguf: &Gguf) -> Result<Value, WeightsError> {
         Kind::Falcon => keys.falcon()?,
         Kind::Mpt => keys.mpt()?,
         Kind::DeepSeek => merge(keys.decoder()?, keys.deepseek()?),
+        Kind::Current(family) => keys.current(family)?,
     };
     config = merge(config, own);
     let extra = keys.extra()?;
@@ -268,14 +270,25 @@ impl<'a> Keys<'a> {
 
     /// What the architectures with RMS norms and rotary embeddings share.
     fn decoder(&self) -> Result<Map<String, Value>, WeightsError> {
+        self.rms_normed(self.rope_scaling()?)
+    }
+
+    /// The same with this `rope_scaling`.
+    fn rms_normed(&self, scaling: Value) -> Result<Map<String, Value>, WeightsError> {
         let eps = self.key("attention.layer_norm_rms_epsilon");
+        let eps = self
+            .float("attention.layer_norm_rms_epsilon")?
+            .ok_or_else(|| self.malformed(format!("its metadata lacks '{eps}'")))?;
+        let config = object(json!({ "rms_norm_eps": eps }));
+        Ok(merge(self.rotated(scaling)?, config))
+    }
+
+    /// MLP, rope and biases.
+    fn rotated(&self, scaling: Value) -> Result<Map<String, Value>, WeightsError> {
         let mut config = object(json!({
             "intermediate_size": self.need("feed_forward_length")?,
-            "rms_norm_eps": self
-                .float("attention.layer_norm_rms_epsilon")?
-                .ok_or_else(|| self.malformed(format!("its metadata lacks '{eps}'")))?,
             "rope_theta": self.float("rope.freq_base")?.unwrap_or(10_000.0),
-            "rope_scaling": self.rope_scaling()?,
+            "rope_scaling": scaling,
             "hidden_act": "silu",
             "attention_bias": self.has("blk.0.attn_q.bias"),
         }));

@@ -4,6 +4,8 @@ use super::super::Gguf;
 use super::super::cursor::malformed;
 use crate::WeightsError;
 
+mod current;
+
 /// One architecture of GGUF and its Hugging Face counterpart.
 #[derive(Debug)]
 pub(super) struct Family {
@@ -35,6 +37,35 @@ pub(super) enum Kind {
     Falcon,
     Mpt,
     DeepSeek,
+    Current(Current),
+}
+
+/// The dense families of later years.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Current {
+    Gemma,
+    Gemma2,
+    Phi2,
+    Phi3,
+    StableLm,
+    InternLm2,
+    Cohere,
+    Cohere2,
+    Olmo2,
+    Granite,
+    SmolLm3,
+    Glm4,
+    MiniCpm,
+}
+
+impl Current {
+    /// Whether rows of Q and K are reordered as Llama's are.
+    const fn is_permuted(self) -> bool {
+        matches!(
+            self,
+            Self::InternLm2 | Self::Granite | Self::SmolLm3 | Self::MiniCpm
+        )
+    }
 }
 
 /// What the converter did to a tensor's values and what therefore is to be undone.
@@ -325,8 +356,9 @@ impl Family {
         if name == FALCON.gguf && gguf.tensor("blk.0.attn_norm_2.weight").is_some() {
             return Ok(&FALCON_LARGE);
         }
-        FAMILIES.iter().find(|f| f.gguf == name).ok_or_else(|| {
-            let known: Vec<&str> = FAMILIES.iter().map(|f| f.gguf).collect();
+        let families = || FAMILIES.iter().chain(&current::FAMILIES);
+        families().find(|f| f.gguf == name).ok_or_else(|| {
+            let known: Vec<&str> = families().map(|f| f.gguf).collect();
             WeightsError::Unsupported {
                 path: gguf.path().to_owned(),
                 what: format!(
@@ -371,6 +403,17 @@ impl Family {
 
     fn change(&self, stem: &str, suffix: &str) -> Change {
         match (self.kind, stem, suffix) {
+            (Kind::Current(family), "attn_q", _) if family.is_permuted() => {
+                Change::HalvesInterleaved(Heads::Query)
+            }
+            (Kind::Current(family), "attn_k", _) if family.is_permuted() => {
+                Change::HalvesInterleaved(Heads::KeyValue)
+            }
+            (Kind::Current(Current::Gemma | Current::Gemma2), stem, "weight")
+                if stem.ends_with("norm") =>
+            {
+                Change::OneAdded
+            }
             (Kind::Llama, "attn_q", _) => Change::HalvesInterleaved(Heads::Query),
             (Kind::Llama, "attn_k", _) => Change::HalvesInterleaved(Heads::KeyValue),
             (Kind::Gemma3, stem, "weight") if stem.ends_with("norm") => Change::OneAdded,

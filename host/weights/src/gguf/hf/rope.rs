@@ -9,6 +9,10 @@ use crate::{WeightsError, dequantize};
 /// The tensor that holds one divisor per rotary frequency.
 pub(super) const TENSOR: &str = "rope_freqs.weight";
 
+/// Divisors of longrope, for long and for short sequences; config.json says them.
+pub(super) const LONG: &str = "rope_factors_long.weight";
+pub(super) const SHORT: &str = "rope_factors_short.weight";
+
 /// What a file's factors amount to.
 #[derive(Debug)]
 pub(super) enum Factors {

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use super::super::cursor::malformed;
 use super::super::{Gguf, GgufTensor};
 use super::config::Keys;
-use super::family::{Change, Family, Heads};
+use super::family::{Change, Current, Family, Heads, Kind};
 use super::rope;
 use crate::{DType, Scheme, TensorInfo, WeightSource, WeightsError, dequantize, prefix};
 
@@ -141,7 +141,10 @@ struct Layout<'a> {
 impl Layout<'_> {
     /// The tensors that a stored one is; none where the config, or another one, expresses it.
     fn present(&self, gguf: &Gguf, stored: &GgufTensor) -> Result<Vec<Presented>, WeightsError> {
-        if stored.name == rope::TENSOR && self.hides_rope_factors {
+        if stored.name == rope::TENSOR && self.hides_rope_factors
+            || self.family.kind == Kind::Current(Current::Phi3)
+                && [rope::LONG, rope::SHORT].contains(&&*stored.name)
+        {
             return Ok(Vec::new());
         }
         let (name, change) = self
