@@ -20,7 +20,8 @@ python3 tests/golden/models.py --check
 step guests
 # Logic of guests runs natively; the wasm32 target has no test runner.
 cargo test --quiet --manifest-path guests/Cargo.toml --target-dir target/guests-native --target "$host" \
-  -p guesthouse-sdk -p guesthouse-chat-jinja
+  -p guesthouse-sdk --features guesthouse-sdk/chat -p guesthouse-chat-jinja -p guesthouse-chat-chatml -p guesthouse-chat-chatglm \
+  -p guesthouse-chat-baichuan -p guesthouse-chat-vicuna -p guesthouse-chat-alpaca -p guesthouse-chat-llama2
 (cd guests && cargo clippy --quiet --release --workspace --target-dir ../target/guests -- -D warnings)
 
 step clippy

@@ -1,6 +1,7 @@
 //! Guests that misbehave: each ends its own call with an error that names it, and nothing else happens.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod built_in_chat;
 mod chat;
 mod common;
 mod foreign;

@@ -1,0 +1,103 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::*;
+
+const CONTROLS: &[&str] = &["<unk>", "<s>", "</s>", "<reserved_106>", "<reserved_107>"];
+
+/// A control token as its literal in brackets of this kind, text as it is.
+fn render_with(
+    files: Vec<File>,
+    controls: &[&str],
+    conversation: Conversation,
+) -> Result<String, Error> {
+    let tokens = (0u32..).zip(controls).map(|(id, literal)| ControlToken {
+        id,
+        literal: (*literal).into(),
+    });
+    let template = Baichuan::create(files, tokens.collect())?;
+    let segments = template.render(conversation)?;
+    Ok(segments
+        .iter()
+        .map(|segment| match segment {
+            Segment::Special(id) => format!("⟨{}⟩", controls[*id as usize]),
+            Segment::Text(text) => text.clone(),
+            Segment::Media(_) => panic!("media"),
+        })
+        .collect())
+}
+
+fn conversation(messages: &str) -> Conversation {
+    Conversation {
+        messages: messages.into(),
+        tools: None,
+        tool_choice: None,
+        documents: None,
+        add_generation_prompt: true,
+        continue_final_message: false,
+        now: 0,
+        kwargs: None,
+    }
+}
+
+const ONE: &str = r#"[{"role":"user","content":"Hello"}]"#;
+const SYSTEM_FIRST: &str =
+    r#"[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}]"#;
+const TWO: &str = r#"[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."},{"role":"user","content":"How?"}]"#;
+
+fn files(vocab: u32) -> Vec<File> {
+    let file = |name: &str, content: String| File {
+        name: name.into(),
+        content,
+    };
+    vec![
+        file("config.json", format!("{{\"vocab_size\": {vocab}}}")),
+        file(
+            "generation_config.json",
+            r#"{"user_token_id": 3, "assistant_token_id": 4}"#.into(),
+        ),
+    ]
+}
+
+/// By `build_chat_input` of both generations; the ids of the roles are 195 and 196 there.
+#[test]
+fn prompts_are_those_of_the_published_code() {
+    let first = |messages| render_with(files(64_000), CONTROLS, conversation(messages)).unwrap();
+    let second = |messages| render_with(files(125_696), CONTROLS, conversation(messages)).unwrap();
+    let (user, assistant) = ("⟨<reserved_106>⟩", "⟨<reserved_107>⟩");
+    for render in [&first as &dyn Fn(&'static str) -> String, &second] {
+        assert_eq!(render(ONE), format!("{user}Hello{assistant}"));
+        assert_eq!(
+            render(SYSTEM_FIRST),
+            format!("Be kind.{user}Hello{assistant}")
+        );
+    }
+    assert_eq!(
+        first(TWO),
+        format!("{user}Hello{assistant}Hi.⟨</s>⟩{user}How?{assistant}")
+    );
+    assert_eq!(
+        second(TWO),
+        format!("{user}Hello{assistant}Hi.{user}How?{assistant}")
+    );
+}
+
+#[test]
+fn roles_are_195_and_196_unless_the_model_says_otherwise() {
+    let many: Vec<String> = (0..200)
+        .map(|id| {
+            if id == 2 {
+                "</s>".into()
+            } else {
+                format!("<{id}>")
+            }
+        })
+        .collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let prompt = render_with(vec![], &many, conversation(ONE)).unwrap();
+    assert_eq!(prompt, "⟨<195>⟩Hello⟨<196>⟩");
+    let error = render_with(vec![], CONTROLS, conversation(ONE)).unwrap_err();
+    assert!(
+        error.to_string().contains("user_token_id is 195"),
+        "{error}"
+    );
+}
