@@ -36,6 +36,16 @@ const CASES: &[Case] = &[
         48,
         |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some()),
     ),
+    (
+        "bloom-176b",
+        70,
+        |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_some()),
+    ),
+    (
+        "falcon-40b",
+        60,
+        |op| matches!(op, Op::PagedAttention(a) if a.alibi.is_none()),
+    ),
     ("qwen-7b", 32, |op| {
         matches!(op, Op::LogNScale { train_len: 8192 })
     }),
