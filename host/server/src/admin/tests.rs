@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use super::{Admin, router};
 use crate::http::{ApiKeys, AppState, HttpConfig};
 use crate::model::testing::modules;

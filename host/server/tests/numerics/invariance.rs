@@ -133,7 +133,7 @@ impl Case<'_> {
 
 fn batch_of_64(device: Where) {
     for name in cases() {
-        let (model, asks) = (golden(name), asks(64, 100, 24));
+        let (model, asks) = (golden(name), asks(64, 60, 12));
         let setup = Setup {
             step_tokens: 2048,
             device,

@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use super::*;
 
 fn new(name: &str, path: &Path, sdk: &str) -> NewModel {
