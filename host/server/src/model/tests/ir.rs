@@ -9,7 +9,7 @@ use guesthouse_graph::{PassOptions, Totals, dump_graph, optimize};
 #[test]
 fn graphs_of_three_families_before_and_after_the_passes() {
     let modules = modules();
-    for case in ["llama", "gemma3", "gpt2"] {
+    for case in ["llama", "gemma3", "mixtral"] {
         let files = open_dummy(&golden(case));
         let built = build_graph(&modules, &files, &GuestChoice::default()).unwrap();
         let before = Totals::of(&built.graph);
