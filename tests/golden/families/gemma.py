@@ -1,9 +1,13 @@
 """Gemma."""
 
+import json
+
+import torch
 import transformers as t
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from case import COMMON, Case, older_rope, small
+from case import COMMON, Case, from_config, older_rope, small
 from mutations import (
     CAUSAL, GQA, QK_NORM, ROPE, SILU, WINDOW, activation, attentions, config_field, frequencies, no_embed_scale, scores,
     swap_local_and_global,
@@ -48,7 +52,56 @@ def gemma3():
     )
 
 
+def text_part():
+    kinds = ["sliding_attention", "full_attention"]
+    rope = dict(sliding_attention=dict(rope_type="default", rope_theta=10000.0), full_attention=dict(rope_type="default", rope_theta=1000000.0))
+    return t.Gemma3TextConfig(
+        **small(num_hidden_layers=2), head_dim=16, query_pre_attn_scalar=12, sliding_window=20, layer_types=kinds, rope_parameters=rope
+    )
+
+
+PREFIX = "language_model.model."
+
+
+def write_inside(model, folder):
+    """As the published multimodal checkpoints have it, without what sees."""
+    text = model.config.to_dict()
+    rope = text.pop("rope_parameters")
+    del text["architectures"]
+    text |= dict(rope_theta=rope["full_attention"]["rope_theta"], rope_local_base_freq=rope["sliding_attention"]["rope_theta"])
+    config = dict(architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", text_config=text)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    state = {k: w for k, w in model.state_dict().items() if not k.startswith("lm_head")}
+    tensors = {PREFIX + k.removeprefix("model."): w.contiguous() for k, w in state.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def read_inside(folder, dtype=torch.float32):
+    model = from_config(text_part())
+    tensors = load_file(folder / "model.safetensors")
+    missing, odd = model.load_state_dict({"model." + k.removeprefix(PREFIX): w for k, w in tensors.items()}, strict=False)
+    assert missing == ["lm_head.weight"] and not odd, (missing, odd)
+    return model.to(dtype)
+
+
 CASES = {
+    "gemma3-inside": Case(
+        config=text_part,
+        features={
+            **{k: v for k, v in ROPE.items() if "base" not in k},
+            "local and global rope": swap_local_and_global,
+            **WINDOW,
+            **QK_NORM,
+            **GQA,
+            "query_pre_attn_scalar": scores(lambda s, a, i: a.head_dim**-0.5),
+            "embedding scale": no_embed_scale,
+            "activation (ReLU)": activation(nn.ReLU()),
+            **CAUSAL,
+        },
+        write=write_inside,
+        read=read_inside,
+        zero_centred=True,
+    ),
     "gemma": Case(
         config=lambda: t.GemmaConfig(**small(), head_dim=16),
         features={**ROPE, **GQA, **SILU, "embedding scale": no_embed_scale, **CAUSAL},
