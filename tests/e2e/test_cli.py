@@ -71,7 +71,7 @@ def test_the_graph_needs_no_weights(only_config):
 @pytest.fixture
 def only_config(tmp_path):
     """A folder with nothing but the golden Llama's configuration."""
-    source = pathlib.Path(__file__).parents[1] / "golden" / "llama" / "config.json"
+    source = pathlib.Path(__file__).parents[1] / "golden" / "cases" / "llama" / "config.json"
     (tmp_path / "model").mkdir()
     shutil.copy(source, tmp_path / "model" / "config.json")
     return str(tmp_path / "model")
