@@ -133,3 +133,21 @@ fn long_tiles_come_first_within_a_section_alone() {
         [(0, 200), (0, 100), (0, 0), (1, 100), (1, 0)]
     );
 }
+
+#[test]
+fn tokens_of_a_prefix_visit_all_of_it() {
+    let rows = [PlanRow {
+        prefix_len: 150,
+        ..row(3, 0, 160, 160)
+    }];
+    // Without a prefix the first four entries would visit one tile of 128 keys and come after the fifth.
+    let expected = [
+        [5, 0, 6, 0, 0, 0, 0, 0],
+        [0, 32, 0, 160, 3, 150, 0, 0],
+        [32, 32, 32, 160, 3, 150, 0, 0],
+        [64, 32, 64, 160, 3, 150, 0, 0],
+        [96, 32, 96, 160, 3, 150, 0, 0],
+        [128, 32, 128, 160, 3, 150, 0, 0],
+    ];
+    assert_eq!(plan(LONG, &rows), expected.concat());
+}
