@@ -94,6 +94,11 @@ pub trait Template: Sized + 'static {
         vec![]
     }
 
+    /// Control tokens that parsers need to see, as their literals in the text; all others are left out of it.
+    fn visible_controls(&self) -> Vec<u32> {
+        vec![]
+    }
+
     /// A parser for one choice of an answer to `conversation`.
     fn parser(&self, conversation: Conversation) -> Result<Self::Parser, Error>;
 }
@@ -177,6 +182,10 @@ macro_rules! export_chat {
 
                 fn stop_strings(&self) -> ::std::vec::Vec<::std::string::String> {
                     self.0.stop_strings()
+                }
+
+                fn visible_controls(&self) -> ::std::vec::Vec<u32> {
+                    self.0.visible_controls()
                 }
 
                 fn parser(

@@ -325,6 +325,19 @@ impl ChatSession {
             .call_stop_strings(store, template)))
     }
 
+    /// Control tokens that parsers need to see, as their literals in the text.
+    ///
+    /// # Errors
+    /// A trap, limit or time-out of the guest.
+    pub async fn visible_controls(&mut self) -> Result<Vec<u32>, ComponentError> {
+        let template = self.template("template.visible-controls")?;
+        Ok(call!(self, "template.visible-controls", |live, store| live
+            .guest
+            .guesthouse_chat_template()
+            .template()
+            .call_visible_controls(store, template)))
+    }
+
     /// A parser for one choice of the answer to `conversation`.
     ///
     /// # Errors

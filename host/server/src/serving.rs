@@ -158,6 +158,9 @@ pub trait Chat: Send {
     /// Strings that end a generation beside the model's stop tokens.
     fn stop_strings(&mut self) -> BoxFuture<'_, Result<Vec<String>, GuestError>>;
 
+    /// Control tokens that parsers need to see in their text.
+    fn visible_controls(&mut self) -> BoxFuture<'_, Result<Vec<TokenId>, GuestError>>;
+
     /// A parser for one choice of the answer to `conversation`.
     fn parser<'a>(
         &'a mut self,

@@ -21,6 +21,8 @@ const PROMPT_TAIL: usize = 8;
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip: SkipSpecial,
+    /// Control tokens that are written although others are skipped.
+    shown: Arc<[u32]>,
     state: State,
 }
 
@@ -65,8 +67,16 @@ impl Detokenizer {
         Self {
             tokenizer: Arc::clone(tokenizer),
             skip,
+            shown: Arc::default(),
             state,
         }
+    }
+
+    /// Names control tokens that are written as their literals although others are skipped.
+    #[must_use]
+    pub fn with_visible(mut self, ids: &Arc<[u32]>) -> Self {
+        self.shown = Arc::clone(ids);
+        self
     }
 
     /// Sets what stands before the stream, so that the first token keeps the space that it has after other text. The end of the
@@ -88,7 +98,13 @@ impl Detokenizer {
 
     /// Takes one id and gives the text that became complete, which may be empty.
     pub fn push(&mut self, id: u32) -> String {
-        let Some(token) = self.tokenizer.visible(id, self.skip) else {
+        let shown = self.shown.contains(&id);
+        if shown && matches!(self.state, State::Window { .. }) {
+            let rest = self.finish();
+            return rest + self.tokenizer.id_to_token(id).unwrap_or_default();
+        }
+        let skip = if shown { SkipSpecial::No } else { self.skip };
+        let Some(token) = self.tokenizer.visible(id, skip) else {
             return String::new();
         };
         match (&mut self.state, &self.tokenizer.decoding) {

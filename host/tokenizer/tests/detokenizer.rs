@@ -184,3 +184,20 @@ fn the_prefix_space_depends_on_the_prompt() {
     let mut stream = Detokenizer::new(&tokenizer, SkipSpecial::Yes).with_prompt(&[1]);
     assert_eq!(stream.push(the), "the", "BOS alone is no text");
 }
+
+/// A parser may need to see some control tokens where all others are left out.
+#[test]
+fn visible_control_tokens_are_written() {
+    for (name, json, _) in hf_fixtures() {
+        let tokenizer = Arc::new(Tokenizer::from_json_bytes(json.as_bytes()).unwrap());
+        let id = |literal: &str| tokenizer.token_to_id(literal).unwrap();
+        let (start, end) = (id("<|im_start|>"), id("<|im_end|>"));
+        let hello = tokenizer.encode_text("Hello").unwrap();
+        let ids = [&[start], hello.as_slice(), &[end, start], &hello].concat();
+        let mut stream =
+            Detokenizer::new(&tokenizer, SkipSpecial::Yes).with_visible(&Arc::from([end]));
+        let mut text: String = ids.iter().map(|id| stream.push(*id)).collect();
+        text.push_str(&stream.finish());
+        assert_eq!(text.replace(' ', ""), "Hello<|im_end|>Hello", "{name}");
+    }
+}

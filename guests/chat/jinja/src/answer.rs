@@ -1,10 +1,14 @@
 //! Takes a model's text apart while it streams: thoughts, content, tool calls.
 //!
 //! What counts is decided by the template: if it spells `</think>`, thoughts in `<think>…</think>` before the answer
-//! are reasoning; if it spells `<tool_call>` and the request has tools, JSON in `<tool_call>…</tool_call>` is a call.
+//! are reasoning; if the request has tools, calls are recognised in the form that the template spells ([`Calls`]); if it spells
+//! `<|channel|>`, the answer is a sequence of messages on channels (see [`channels`]).
 
-use crate::python::{Dumps, dumps};
-use minijinja::{Value, value::Serde};
+pub mod calls;
+pub mod channels;
+
+use calls::{Call, Calls, ToolTypes};
+use channels::Channels;
 
 /// Next piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +21,8 @@ pub enum Delta {
     ToolCall {
         /// 0, 1, …
         index: u32,
+        /// The model's own name for the call, where its form has one.
+        id: Option<String>,
         /// Function.
         name: String,
         /// JSON object.
@@ -31,6 +37,8 @@ pub enum Start {
     Open,
     /// The prompt ended inside a thought.
     Thinking,
+    /// The prompt ended inside a message's header or before it.
+    Header,
 }
 
 /// Whether a syntax is in use.
@@ -43,67 +51,118 @@ pub enum Syntax {
 }
 
 /// What a template's models write.
-#[derive(Clone, Debug)]
-pub struct AnswerFormat {
-    /// `<think>…</think>`
-    pub thoughts: Syntax,
-    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`
-    pub calls: Syntax,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerFormat {
+    /// One text, with thoughts before it and calls in it.
+    Text {
+        /// `<think>…</think>`
+        thoughts: Syntax,
+        /// Tool calls.
+        calls: Calls,
+    },
+    /// Messages on channels.
+    Channels,
 }
 
 const THINK: &str = "<think>";
 const END_THINK: &str = "</think>";
-const CALL: &str = "<tool_call>";
-const END_CALL: &str = "</tool_call>";
 
 impl AnswerFormat {
     /// Decides from the sources of the templates.
     pub fn of_template(sources: &[&str]) -> Self {
-        let on = |what: &str| {
-            if sources.iter().any(|s| s.contains(what)) {
+        let spells = |what: &str| sources.iter().any(|s| s.contains(what));
+        if spells("<|channel|>") && spells("<|message|>") {
+            return Self::Channels;
+        }
+        Self::Text {
+            thoughts: if spells(END_THINK) {
                 Syntax::Tags
             } else {
                 Syntax::Off
+            },
+            calls: Calls::of_template(spells),
+        }
+    }
+
+    /// Literals of control tokens that the parser needs to see.
+    pub fn visible(&self) -> Vec<&'static str> {
+        match self {
+            Self::Channels => channels::TOKENS.to_vec(),
+            Self::Text { thoughts, calls } => {
+                let mut all = calls.tokens().to_vec();
+                if *thoughts == Syntax::Tags {
+                    all.extend([THINK, END_THINK]);
+                }
+                all
             }
-        };
-        Self {
-            thoughts: on(END_THINK),
-            calls: on(CALL),
         }
     }
 
     /// Where an answer to a prompt with this end begins.
     pub fn start_after(&self, tail: &str) -> Start {
+        let thinking = match self {
+            Self::Channels => return channels::start_after(tail),
+            Self::Text { thoughts, .. } => *thoughts == Syntax::Tags,
+        };
         let open = tail
             .rfind(THINK)
             .is_some_and(|at| !tail[at..].contains(END_THINK));
-        if self.thoughts == Syntax::Tags && open {
+        if thinking && open {
             Start::Thinking
         } else {
             Start::Open
         }
     }
 
-    /// A parser for one choice. `calls` is `Off` when the request has no tools.
-    pub fn parser(&self, start: Start, calls: Syntax) -> Parser {
-        let mode = match (start, self.thoughts) {
-            (Start::Thinking, _) => Mode::Reasoning,
-            (Start::Open, Syntax::Tags) => Mode::Beginning,
-            (Start::Open, Syntax::Off) => Mode::Content,
-        };
-        let calls = if self.calls == Syntax::Tags {
-            calls
-        } else {
-            Syntax::Off
-        };
-        Parser {
-            mode,
-            calls,
-            buffer: String::new(),
-            blank: String::new(),
-            after_call: false,
-            next_index: 0,
-            searched: 0,
+    /// A parser for one choice. Calls are recognised if the request has `tools`.
+    pub fn parser(&self, start: Start, tools: Option<ToolTypes>) -> Parser {
+        match *self {
+            Self::Channels => Parser::Channels(Channels::new(start)),
+            Self::Text { thoughts, calls } => {
+                let calls = if tools.is_some() { calls } else { Calls::None };
+                Parser::Text(TextParser {
+                    mode: match (start, thoughts, calls) {
+                        (Start::Thinking, _, _) => Mode::Reasoning,
+                        (_, Syntax::Tags, _) | (_, _, Calls::Object) => Mode::Beginning,
+                        _ => Mode::Content,
+                    },
+                    thoughts,
+                    calls,
+                    tools: tools.unwrap_or_default(),
+                    buffer: String::new(),
+                    blank: String::new(),
+                    after_call: false,
+                    next_index: 0,
+                    searched: 0,
+                })
+            }
+        }
+    }
+}
+
+/// State of one choice.
+#[derive(Debug)]
+pub enum Parser {
+    /// Of [`AnswerFormat::Text`].
+    Text(TextParser),
+    /// Of [`AnswerFormat::Channels`].
+    Channels(Channels),
+}
+
+impl Parser {
+    /// Takes the next text.
+    pub fn push(&mut self, text: &str) -> Vec<Delta> {
+        match self {
+            Self::Text(parser) => parser.push(text),
+            Self::Channels(parser) => parser.push(text),
+        }
+    }
+
+    /// The text is over: what was held back is emitted.
+    pub fn finish(&mut self) -> Vec<Delta> {
+        match self {
+            Self::Text(parser) => parser.finish(),
+            Self::Channels(parser) => parser.finish(),
         }
     }
 }
@@ -117,11 +176,13 @@ enum Mode {
     Call,
 }
 
-/// State of one choice.
+/// State of one choice: one text.
 #[derive(Debug)]
-pub struct Parser {
+pub struct TextParser {
     mode: Mode,
-    calls: Syntax,
+    thoughts: Syntax,
+    calls: Calls,
+    tools: ToolTypes,
     /// Not decided yet: might be part of a tag.
     buffer: String,
     /// White space that is dropped if a call follows.
@@ -133,17 +194,15 @@ pub struct Parser {
     searched: usize,
 }
 
-impl Parser {
-    /// Takes the next text.
-    pub fn push(&mut self, text: &str) -> Vec<Delta> {
+impl TextParser {
+    fn push(&mut self, text: &str) -> Vec<Delta> {
         self.buffer.push_str(text);
         let mut out = Vec::new();
         while self.advance(&mut out) {}
         out
     }
 
-    /// The text is over: what was held back is emitted.
-    pub fn finish(&mut self) -> Vec<Delta> {
+    fn finish(&mut self) -> Vec<Delta> {
         let mut out = Vec::new();
         let rest = std::mem::take(&mut self.buffer);
         match self.mode {
@@ -160,15 +219,28 @@ impl Parser {
         match self.mode {
             Mode::Beginning => {
                 let trimmed = self.buffer.trim_start();
-                if let Some(rest) = trimmed.strip_prefix(THINK) {
-                    self.buffer = rest.to_owned();
-                    self.mode = Mode::Reasoning;
-                    return true;
+                let mut wanted = Vec::new();
+                if self.thoughts == Syntax::Tags {
+                    wanted.push((THINK, Mode::Reasoning));
                 }
-                if THINK.starts_with(trimmed) {
+                if self.calls == Calls::Object {
+                    wanted.push((calls::PYTHON, Mode::Call));
+                }
+                for &(tag, mode) in &wanted {
+                    if let Some(rest) = trimmed.strip_prefix(tag) {
+                        self.buffer = rest.to_owned();
+                        self.mode = mode;
+                        return true;
+                    }
+                }
+                if wanted.iter().any(|(tag, _)| tag.starts_with(trimmed)) {
                     return false;
                 }
-                self.mode = Mode::Content;
+                self.mode = if self.calls == Calls::Object && trimmed.starts_with('{') {
+                    Mode::Call
+                } else {
+                    Mode::Content
+                };
                 true
             }
             Mode::Reasoning => match self.take_until(END_THINK) {
@@ -182,28 +254,34 @@ impl Parser {
                     false
                 }
             },
-            Mode::Content if self.calls == Syntax::Off => {
-                let text = std::mem::take(&mut self.buffer);
-                self.content(&text, out);
-                false
+            Mode::Content => {
+                let Some(begin) = self.calls.begin() else {
+                    let text = std::mem::take(&mut self.buffer);
+                    self.content(&text, out);
+                    return false;
+                };
+                match self.take_until(begin) {
+                    Taken::Found(text) => {
+                        self.content(&text, out);
+                        self.mode = Mode::Call;
+                        true
+                    }
+                    Taken::Partial(text) => {
+                        self.content(&text, out);
+                        false
+                    }
+                }
             }
-            Mode::Content => match self.take_until(CALL) {
-                Taken::Found(text) => {
-                    self.content(&text, out);
-                    self.mode = Mode::Call;
-                    true
-                }
-                Taken::Partial(text) => {
-                    self.content(&text, out);
-                    false
-                }
-            },
             Mode::Call => {
+                // A call without an end of its own goes on to the next one.
+                let Some(end) = self.calls.end().or(self.calls.begin()) else {
+                    return false;
+                };
                 let Some(at) = self.buffer[self.searched..]
-                    .find(END_CALL)
+                    .find(end)
                     .map(|at| at + self.searched)
                 else {
-                    let from = self.buffer.len().saturating_sub(END_CALL.len() - 1);
+                    let from = self.buffer.len().saturating_sub(end.len() - 1);
                     self.searched = (0..=from)
                         .rev()
                         .find(|&i| self.buffer.is_char_boundary(i))
@@ -212,9 +290,13 @@ impl Parser {
                 };
                 self.searched = 0;
                 let body = self.buffer[..at].to_owned();
-                self.buffer.drain(..at + END_CALL.len());
-                self.call(&body, END_CALL, out);
-                self.mode = Mode::Content;
+                self.buffer.drain(..at + end.len());
+                if let Some(end) = self.calls.end() {
+                    self.call(&body, end, out);
+                    self.mode = Mode::Content;
+                } else {
+                    self.call(&body, "", out);
+                }
                 true
             }
         }
@@ -229,7 +311,7 @@ impl Parser {
         }
         let held = (1..tag.len())
             .rev()
-            .find(|&n| self.buffer.ends_with(&tag[..n]))
+            .find(|&n| self.buffer.as_bytes().ends_with(&tag.as_bytes()[..n]))
             .unwrap_or(0);
         let keep = self.buffer.split_off(self.buffer.len() - held);
         Taken::Partial(std::mem::replace(&mut self.buffer, keep))
@@ -237,7 +319,7 @@ impl Parser {
 
     /// Emits content; with calls on, trailing white space waits for what follows it.
     fn content(&mut self, text: &str, out: &mut Vec<Delta>) {
-        if self.calls == Syntax::Off {
+        if self.calls == Calls::None {
             push_content(text.to_owned(), out);
             return;
         }
@@ -259,18 +341,25 @@ impl Parser {
     }
 
     fn call(&mut self, body: &str, end: &str, out: &mut Vec<Delta>) {
-        match parse_call(body) {
-            Some((name, arguments)) => {
-                self.blank.clear();
-                self.after_call = true;
-                out.push(Delta::ToolCall {
-                    index: self.next_index,
-                    name,
-                    arguments,
-                });
-                self.next_index += 1;
-            }
-            None => self.content(&format!("{CALL}{body}{end}"), out),
+        let Some(found) = self.calls.parse(body, &self.tools) else {
+            let begin = self.calls.begin().unwrap_or_default();
+            return self.content(&format!("{begin}{body}{end}"), out);
+        };
+        self.blank.clear();
+        self.after_call = true;
+        for Call {
+            id,
+            name,
+            arguments,
+        } in found
+        {
+            out.push(Delta::ToolCall {
+                index: self.next_index,
+                id,
+                name,
+                arguments,
+            });
+            self.next_index += 1;
         }
     }
 }
@@ -290,18 +379,6 @@ fn reasoning(text: &str, out: &mut Vec<Delta>) {
     if !text.is_empty() {
         out.push(Delta::Reasoning(text.to_owned()));
     }
-}
-
-/// (name, arguments as JSON) of a call's body.
-fn parse_call(body: &str) -> Option<(String, String)> {
-    let call: serde_json::Value = serde_json::from_str(body.trim()).ok()?;
-    let name = call.get("name")?.as_str()?.to_owned();
-    let arguments = match call.get("arguments").or_else(|| call.get("parameters")) {
-        None | Some(serde_json::Value::Null) => "{}".to_owned(),
-        Some(serde_json::Value::String(s)) => s.clone(),
-        Some(value) => dumps(&Value::from(Serde(value)), &Dumps::default()).ok()?,
-    };
-    Some((name, arguments))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The component's exports: adapters between `guesthouse:chat` and this crate.
 
-use crate::answer::{Delta, Parser, Start, Syntax};
+use crate::answer::calls::ToolTypes;
+use crate::answer::{Delta, Parser, Start};
 use crate::conversation::{Fields, Turn};
 use crate::error::Error;
 use crate::template::{ChatTemplate, Segment};
@@ -85,14 +86,15 @@ impl template::GuestTemplate for Template {
         Vec::new()
     }
 
+    fn visible_controls(&self) -> Vec<u32> {
+        self.inner.borrow().visible_controls()
+    }
+
     fn parser(&self, c: template::Conversation) -> Result<parsing::Parser, types::Error> {
-        let off = c
-            .tools
-            .as_deref()
-            .is_none_or(|t| matches!(t.trim(), "[]" | "null"))
-            || c.tool_choice.as_deref() == Some("\"none\"");
-        let calls = if off { Syntax::Off } else { Syntax::Tags };
-        let parser = self.inner.borrow().answer().parser(self.start.get(), calls);
+        let none = c.tool_choice.as_deref() == Some("\"none\"");
+        let tools = c.tools.as_deref().filter(|_| !none);
+        let tools = tools.and_then(ToolTypes::of_request);
+        let parser = self.inner.borrow().answer().parser(self.start.get(), tools);
         Ok(parsing::Parser::new(OutputParser(RefCell::new(parser))))
     }
 }
@@ -129,11 +131,12 @@ fn delta(d: Delta) -> parsing::Delta {
         Delta::Reasoning(text) => parsing::Delta::Reasoning(text),
         Delta::ToolCall {
             index,
+            id,
             name,
             arguments,
         } => parsing::Delta::ToolCall(parsing::ToolCallDelta {
             index,
-            id: None,
+            id,
             name: Some(name),
             arguments,
         }),

@@ -99,6 +99,15 @@ impl ChatTemplate {
         &self.habits
     }
 
+    /// Control tokens that the parser of answers needs to see.
+    pub fn visible_controls(&self) -> Vec<u32> {
+        let wanted = self.answer.visible();
+        let controls = wanted
+            .iter()
+            .filter_map(|literal| self.controls.of_literal(literal));
+        controls.map(|control| self.controls.id(control)).collect()
+    }
+
     /// How answers to this template's prompts are taken apart.
     pub fn answer(&self) -> &AnswerFormat {
         &self.answer

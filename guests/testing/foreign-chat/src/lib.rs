@@ -71,6 +71,10 @@ impl template::GuestTemplate for Template {
         Ok(vec![Segment::Text(text)])
     }
 
+    fn visible_controls(&self) -> Vec<u32> {
+        vec![]
+    }
+
     fn stop_strings(&self) -> Vec<String> {
         Vec::new()
     }

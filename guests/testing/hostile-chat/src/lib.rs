@@ -62,6 +62,10 @@ impl template::GuestTemplate for Template {
         })
     }
 
+    fn visible_controls(&self) -> Vec<u32> {
+        vec![]
+    }
+
     fn stop_strings(&self) -> Vec<String> {
         vec!["END".into()]
     }

@@ -178,6 +178,7 @@ pub(super) async fn completion(
             prompts,
             scored,
             stop_strings: Vec::new(),
+            visible: Vec::new(),
             chat: None,
         },
     )
@@ -197,6 +198,7 @@ pub(super) async fn generate(
         prompts,
         scored: None,
         stop_strings: Vec::new(),
+        visible: Vec::new(),
         chat: None,
     };
     build(model, request.params(), input).await
@@ -219,6 +221,7 @@ pub(super) async fn chat(
         ));
     }
     let stop_strings = chat.stop_strings().await?;
+    let visible = chat.visible_controls().await?;
     let mut parsers = Vec::new();
     for _ in 0..request.params().n() {
         parsers.push(chat.parser(&conversation).await?);
@@ -229,6 +232,7 @@ pub(super) async fn chat(
         prompts: vec![tokens],
         scored: request.params().prompt_logprobs(),
         stop_strings,
+        visible,
         chat: Some(JobChat { chat, parsers }),
     };
     build(model, request.params(), input).await
@@ -241,6 +245,8 @@ struct Input {
     scored: Option<u32>,
     /// The chat guest's; those that are control tokens' literals stand for the tokens.
     stop_strings: Vec<String>,
+    /// Control tokens that the chat guest's parser needs to see.
+    visible: Vec<TokenId>,
     chat: Option<JobChat>,
 }
 
@@ -284,6 +290,7 @@ async fn build(
             stop_tokens: stopping.all_tokens(&ends),
             min_tokens: params.min_tokens(),
             skip_special: params.skip_special(),
+            visible: input.visible.into(),
         }),
         told_stop_tokens,
         top_logprobs: params.top_logprobs(),

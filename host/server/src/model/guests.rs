@@ -116,6 +116,10 @@ impl Chat for Session {
         async move { self.session.stop_strings().await.map_err(guest_error) }.boxed()
     }
 
+    fn visible_controls(&mut self) -> BoxFuture<'_, Result<Vec<u32>, GuestError>> {
+        async move { self.session.visible_controls().await.map_err(guest_error) }.boxed()
+    }
+
     fn parser<'a>(
         &'a mut self,
         conversation: &'a Conversation,

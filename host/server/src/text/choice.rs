@@ -17,6 +17,8 @@ pub struct TextParams {
     pub min_tokens: u32,
     /// Whether control tokens are shown.
     pub skip_special: SkipSpecial,
+    /// Control tokens that are shown in any case: the chat guest's parser looks for them.
+    pub visible: Arc<[TokenId]>,
 }
 
 /// How a text ended, as far as tokens and strings tell.
@@ -42,7 +44,9 @@ impl ChoiceText {
     #[must_use]
     pub fn new(tokenizer: &Arc<Tokenizer>, params: &Arc<TextParams>, prompt: &[TokenId]) -> Self {
         Self {
-            detokenizer: Detokenizer::new(tokenizer, params.skip_special).with_prompt(prompt),
+            detokenizer: Detokenizer::new(tokenizer, params.skip_special)
+                .with_visible(&params.visible)
+                .with_prompt(prompt),
             stops: StopMatcher::new(&params.stops),
             params: Arc::clone(params),
             tokens: 0,

@@ -3,14 +3,18 @@
 use super::*;
 use proptest::prelude::*;
 
-const BOTH: AnswerFormat = AnswerFormat {
+const BOTH: AnswerFormat = AnswerFormat::Text {
     thoughts: Syntax::Tags,
-    calls: Syntax::Tags,
+    calls: Calls::Tags,
 };
-const NEITHER: AnswerFormat = AnswerFormat {
+const NEITHER: AnswerFormat = AnswerFormat::Text {
     thoughts: Syntax::Off,
-    calls: Syntax::Off,
+    calls: Calls::None,
 };
+
+fn tools() -> Option<ToolTypes> {
+    Some(ToolTypes::default())
+}
 
 /// Concatenated content, reasoning and calls.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -32,6 +36,7 @@ fn parse<'a>(mut parser: Parser, chunks: impl IntoIterator<Item = &'a str>) -> A
                 index,
                 name,
                 arguments,
+                id: _,
             } => all.calls.push((index, name, arguments)),
         }
     }
@@ -51,7 +56,7 @@ fn answer(content: &str, reasoning: &str, calls: &[(u32, &str, &str)]) -> Answer
 }
 
 fn both(text: &str) -> Answer {
-    parse(BOTH.parser(Start::Open, Syntax::Tags), [text])
+    parse(BOTH.parser(Start::Open, tools()), [text])
 }
 
 #[test]
@@ -73,17 +78,11 @@ fn thoughts_come_first_or_not_at_all() {
     assert_eq!(both("  "), answer("  ", "", &[]));
     assert_eq!(both(""), answer("", "", &[]));
     assert_eq!(
-        parse(
-            BOTH.parser(Start::Thinking, Syntax::Off),
-            ["hm</think>Yes."]
-        ),
+        parse(BOTH.parser(Start::Thinking, None), ["hm</think>Yes."]),
         answer("Yes.", "hm", &[])
     );
     assert_eq!(
-        parse(
-            NEITHER.parser(Start::Open, Syntax::Tags),
-            ["<think>hm</think>"]
-        ),
+        parse(NEITHER.parser(Start::Open, tools()), ["<think>hm</think>"]),
         answer("<think>hm</think>", "", &[])
     );
 }
@@ -120,14 +119,14 @@ fn what_is_no_call_stays_content() {
         "a <tool_call>[]</tool_call> b",
         "<tool_call>{\"name\": 1}</tool_call>",
         "<tool_call>",
-        "<tool_call>\n<function=f>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f\n</tool_call>",
         "x </tool_call>",
     ] {
         assert_eq!(both(text), answer(text, "", &[]), "{text}");
     }
     let one = "<tool_call>{\"name\": \"f\"}</tool_call>";
     assert_eq!(
-        parse(BOTH.parser(Start::Open, Syntax::Off), [one]),
+        parse(BOTH.parser(Start::Open, None), [one]),
         answer(one, "", &[])
     );
     let deep = format!(
@@ -140,7 +139,7 @@ fn what_is_no_call_stays_content() {
 
 #[test]
 fn content_is_not_held_back_longer_than_needed() {
-    let mut parser = BOTH.parser(Start::Open, Syntax::Tags);
+    let mut parser = BOTH.parser(Start::Open, tools());
     assert_eq!(parser.push("Hi"), [Delta::Content("Hi".into())]);
     assert_eq!(parser.push(" <b"), [Delta::Content(" <b".into())]);
     assert_eq!(parser.push(" <too"), []);
@@ -169,10 +168,10 @@ proptest! {
         ]), 0..14),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         thinking in any::<bool>(),
-        tools in any::<bool>(),
+        with_tools in any::<bool>(),
     ) {
         let text = pieces.concat();
-        let parser = || BOTH.parser(if thinking { Start::Thinking } else { Start::Open }, if tools { Syntax::Tags } else { Syntax::Off });
+        let parser = || BOTH.parser(if thinking { Start::Thinking } else { Start::Open }, with_tools.then(ToolTypes::default));
         let mut at: Vec<usize> = cuts.iter().map(|c| c.index(text.len() + 1)).filter(|&i| text.is_char_boundary(i)).collect();
         at.extend([0, text.len()]);
         at.sort_unstable();
@@ -181,8 +180,54 @@ proptest! {
         let single: Vec<String> = text.chars().map(String::from).collect();
         prop_assert_eq!(&whole, &parse(parser(), single.iter().map(String::as_str)));
         // Without calls nothing but tags and the white space before a thought is lost.
-        if !tools {
+        if !with_tools {
             prop_assert!(text.ends_with(&whole.content) && text.contains(&whole.reasoning));
         }
+    }
+}
+
+/// The same text cut anywhere, for a format whose answers are made of `pieces`.
+fn cut_anywhere(format: AnswerFormat, start: Start, text: &str, cuts: &[prop::sample::Index]) {
+    let parser = || format.parser(start, tools());
+    let mut at: Vec<usize> = cuts
+        .iter()
+        .map(|c| c.index(text.len() + 1))
+        .filter(|&i| text.is_char_boundary(i))
+        .collect();
+    at.extend([0, text.len()]);
+    at.sort_unstable();
+    let whole = parse(parser(), [text]);
+    let cut = parse(parser(), at.windows(2).map(|w| &text[w[0]..w[1]]));
+    assert_eq!(whole, cut, "{text:?}");
+    let single: Vec<String> = text.chars().map(String::from).collect();
+    let single = parse(parser(), single.iter().map(String::as_str));
+    assert_eq!(whole, single, "{text:?}");
+}
+
+proptest! {
+    #[test]
+    fn no_form_of_calls_depends_on_chunks(
+        pieces in prop::collection::vec(prop::sample::select(vec![
+            "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[{\"name\": \"f\", \"arguments\": {}}]", "f", "{\"a\": 1}", "[", "{", "; ",
+            "{\"name\": \"f\", \"parameters\": {}}", "<|python_tag|>", "<|py", "<think>", "</think>", "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "\n```json\n", "```", "<｜tool", " ", "\n",
+        ]), 0..14),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        calls in prop::sample::select(vec![Calls::Brackets, Calls::Sections, Calls::Object]),
+        thoughts in prop::sample::select(vec![Syntax::Off, Syntax::Tags]),
+    ) {
+        cut_anywhere(AnswerFormat::Text { thoughts, calls }, Start::Open, &pieces.concat(), &cuts);
+    }
+
+    #[test]
+    fn channels_do_not_depend_on_chunks(
+        pieces in prop::collection::vec(prop::sample::select(vec![
+            "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>", "assistant", "analysis", "final",
+            "commentary", " to=functions.f ", "json", "{}", "<|", "<|en", "|>", "text", " ", "漢🦙",
+        ]), 0..16),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        start in prop::sample::select(vec![Start::Header, Start::Open, Start::Thinking]),
+    ) {
+        cut_anywhere(AnswerFormat::Channels, start, &pieces.concat(), &cuts);
     }
 }

@@ -187,5 +187,5 @@ fn the_prompts_end_is_told() {
         t.render(&fields(HI, None, Turn::Answer), 0).unwrap().start,
         Start::Thinking
     );
-    assert_eq!(t.answer().thoughts, crate::answer::Syntax::Tags);
+    assert_eq!(t.answer().visible(), ["<think>", "</think>"]);
 }

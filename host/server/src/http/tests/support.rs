@@ -168,6 +168,7 @@ pub(super) struct GuestScript {
     pub(super) fail_plan: Option<GuestError>,
     pub(super) panic_in_plan: bool,
     pub(super) stop_strings: Vec<String>,
+    pub(super) visible_controls: Vec<u32>,
     pub(super) planned: Mutex<Vec<String>>,
     pub(super) rendered: Mutex<Vec<Conversation>>,
 }
@@ -280,6 +281,10 @@ impl Chat for FakeChat {
 
     fn stop_strings(&mut self) -> BoxFuture<'_, Result<Vec<String>, GuestError>> {
         ready(Ok(self.script.stop_strings.clone())).boxed()
+    }
+
+    fn visible_controls(&mut self) -> BoxFuture<'_, Result<Vec<u32>, GuestError>> {
+        ready(Ok(self.script.visible_controls.clone())).boxed()
     }
 
     fn parser<'a>(

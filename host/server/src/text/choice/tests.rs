@@ -33,6 +33,7 @@ fn params(stops: &[&str]) -> TextParams {
         stop_tokens: vec![END],
         min_tokens: 0,
         skip_special: SkipSpecial::Yes,
+        visible: Arc::default(),
     }
 }
 
