@@ -8,6 +8,7 @@ use crate::{Config, Error};
 mod alibi;
 mod decoder;
 mod experts;
+mod output;
 mod qkv;
 mod rope;
 mod scope;
@@ -39,6 +40,7 @@ pub use decoder::{
     Dims, SizeNames, activation, attention, kv_cache, latent_cache, merge_heads, split_heads,
 };
 pub use experts::{ExpertDims, ExpertNames, mixture, route_params, stacked_experts};
+pub use output::{Embedding, Head};
 pub use qkv::{Qkv, Rotation};
 pub use rope::{Rope, RopeDefaults, yarn_mscale};
 pub use scope::{Bias, Linear, Mlp, Scope};

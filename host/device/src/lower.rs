@@ -1,7 +1,7 @@
 //! What devices share when they turn a plan into instructions: messages, and what the engine is told about caches.
 
-use guesthouse_engine::{GroupInfo, GroupKind, LengthRules};
-use guesthouse_graph::{CacheKind, Graph, Node, Op, Plan, RopeScaling};
+use guesthouse_engine::{GroupInfo, GroupKind, LengthRules, Task};
+use guesthouse_graph::{CacheKind, Graph, Node, Op, Output, Plan, Pooling, RopeScaling};
 
 use crate::error::{DeviceError, Result};
 
@@ -77,6 +77,27 @@ pub(crate) fn length_rules(plan: &Plan) -> LengthRules {
     rules.anew_above.sort_unstable();
     rules.anew_above.dedup();
     rules
+}
+
+/// What a plan makes of a prompt.
+pub(crate) fn task(plan: &Plan) -> Task {
+    match plan.graph.output {
+        Output::Logits(_) => Task::Generate,
+        Output::Embedding(_) => Task::Embed,
+    }
+}
+
+/// Whether a prompt must run as one chunk: a mean over it is taken where all of its rows are at hand.
+pub(crate) fn whole_prompt(plan: &Plan) -> bool {
+    let mean = |op: &Op| {
+        matches!(
+            op,
+            Op::Pool {
+                pooling: Pooling::Mean
+            }
+        )
+    };
+    plan.graph.nodes.iter().any(|n| mean(&n.op))
 }
 
 /// The engine's view of a plan's cache groups, which have so many blocks.

@@ -5,7 +5,7 @@ use crate::sequence::PromptScores;
 use crate::state::{InFlight, RowRecord, State};
 use crate::{
     EngineError, Event, FinishReason, PromptLogprobs, SampleOutcome, Sampled, SequenceId,
-    StepOutput,
+    StepOutput, Task,
 };
 
 /// Applies the output of the oldest step in flight.
@@ -30,6 +30,7 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
     for (&id, outcome) in step.samples.iter().zip(output.samples) {
         match outcome {
             SampleOutcome::Token(sampled) => collect_token(state, id, sampled),
+            SampleOutcome::Embedding(vector) => collect_embedding(state, id, vector),
             SampleOutcome::Failed(message) => collect_failure(state, id, message),
         }
     }
@@ -61,14 +62,22 @@ fn check(state: &State, step: &InFlight, output: &StepOutput) -> Result<(), Engi
         ));
     }
     let vocab = state.limits.vocab();
+    let task = state.limits.task();
     for outcome in &output.samples {
-        if let SampleOutcome::Token(sampled) = outcome
-            && sampled.token >= vocab
-        {
-            return malformed(format!(
-                "token {} of a vocabulary of {vocab}",
-                sampled.token
-            ));
+        match outcome {
+            SampleOutcome::Token(sampled) if sampled.token >= vocab => {
+                return malformed(format!(
+                    "token {} of a vocabulary of {vocab}",
+                    sampled.token
+                ));
+            }
+            SampleOutcome::Token(_) if task == Task::Embed => {
+                return malformed("a token of a model that embeds".to_owned());
+            }
+            SampleOutcome::Embedding(_) if task == Task::Generate => {
+                return malformed("a vector of a model that generates".to_owned());
+            }
+            _ => {}
         }
     }
     let scored: Vec<_> = step
@@ -180,6 +189,18 @@ fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
     {
         state.finish(id, FinishReason::Stop { token: Some(token) });
     } else if is_full {
+        state.finish(id, FinishReason::Length);
+    }
+}
+
+fn collect_embedding(state: &mut State, id: SequenceId, vector: Vec<f32>) {
+    let Some(sequence) = state.sequences.get_mut(&id) else {
+        return;
+    };
+    sequence.unknown -= 1;
+    if sequence.is_live() {
+        let request = sequence.request;
+        state.emit(request, Event::Embedding(vector));
         state.finish(id, FinishReason::Length);
     }
 }

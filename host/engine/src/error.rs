@@ -1,6 +1,6 @@
 //! What can go wrong: refusals before a request is queued, and ends of requests that ran.
 
-use crate::{ExecutorError, GroupId, RequestId, TokenId};
+use crate::{ExecutorError, GroupId, RequestId, Task, TokenId};
 
 /// Why a request was not accepted. Nothing of it was kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +60,18 @@ pub enum SubmitError {
         /// Limit.
         max_step_tokens: u32,
     },
+    /// The model was made for the other task.
+    #[error(
+        "this model {}; send this request to another model",
+        match .0 {
+            Task::Generate => "generates text and embeds no prompts",
+            Task::Embed => "embeds prompts and generates no text; it answers at /v1/embeddings",
+        }
+    )]
+    WrongTask(Task),
+    /// Fields that mean nothing when a prompt is embedded.
+    #[error("embedding a prompt takes max_tokens 0, n 1 and no log-probabilities")]
+    EmbeddingParams,
     /// `max_tokens` 0 without prompt log-probabilities.
     #[error(
         "max_tokens is 0 and no prompt log-probabilities are asked for, so there is nothing to compute"
@@ -106,6 +118,8 @@ impl SubmitError {
             Self::TooLong { .. } => "too_long",
             Self::NeverFits { .. } => "never_fits",
             Self::PromptExceedsStep { .. } => "prompt_exceeds_step",
+            Self::WrongTask(_) => "wrong_task",
+            Self::EmbeddingParams => "embedding_params",
             Self::NothingToDo => "nothing_to_do",
             Self::ChoicesOutOfRange { .. } => "choices_out_of_range",
             Self::QueueFull { .. } => "queue_full",

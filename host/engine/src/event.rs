@@ -23,6 +23,8 @@ pub enum Event {
         /// Token and log-probabilities.
         sampled: Sampled,
     },
+    /// The prompt's vector; the only result of a request that embeds.
+    Embedding(Vec<f32>),
     /// The choice is complete.
     Finished {
         /// Which of the `n` choices.
@@ -47,7 +49,7 @@ pub enum FinishReason {
         /// Which; `None` where something beyond the engine stopped it (a stop string).
         token: Option<TokenId>,
     },
-    /// `max_tokens` were generated.
+    /// `max_tokens` were generated, or the prompt was embedded.
     Length,
 }
 

@@ -1,5 +1,7 @@
 //! The device as the engine sees it.
 
+#[allow(unused_imports)] // Named by documentation.
+use crate::SampleOutcome;
 use crate::{StepOutput, StepPlan, Ticket};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,15 @@ pub struct GroupInfo {
     pub blocks: u32,
 }
 
+/// What a model makes of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Task {
+    /// Tokens that follow, one after the other.
+    Generate,
+    /// One vector.
+    Embed,
+}
+
 /// Fixed properties of an executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorInfo {
@@ -42,10 +53,12 @@ pub struct ExecutorInfo {
     pub max_len: u32,
     /// Size of the vocabulary.
     pub vocab: u32,
-    /// The prompt must run as one chunk (prefix-LM masks).
+    /// The prompt must run as one chunk (prefix-LM masks, means over a prompt).
     pub whole_prompt: bool,
     /// How cached values depend on the length of their sequence.
     pub lengths: LengthRules,
+    /// What the model was made for. One that embeds answers each sample with [`SampleOutcome::Embedding`](crate::SampleOutcome::Embedding).
+    pub task: Task,
 }
 
 /// How what is cached of a position depends on the length of its sequence. The default: not at all.

@@ -1,7 +1,7 @@
 //! What an engine can ever run: the checks before a request is queued.
 
 use crate::layout::Layout;
-use crate::{EngineConfig, ExecutorInfo, LengthRules, Request, SubmitError};
+use crate::{EngineConfig, ExecutorInfo, LengthRules, Request, SubmitError, Task};
 
 /// Fixed limits of an engine; checks requests without touching its state.
 #[derive(Clone, Debug)]
@@ -14,6 +14,7 @@ pub struct Limits {
     max_step_tokens: u32,
     whole_prompt: bool,
     lengths: LengthRules,
+    task: Task,
 }
 
 impl Limits {
@@ -34,6 +35,7 @@ impl Limits {
             max_step_tokens,
             whole_prompt: info.whole_prompt,
             lengths: info.lengths.clone(),
+            task: info.task,
         }
     }
 
@@ -59,6 +61,12 @@ impl Limits {
     #[must_use]
     pub fn max_waiting(&self) -> usize {
         self.max_waiting
+    }
+
+    /// What the model was made for.
+    #[must_use]
+    pub fn task(&self) -> Task {
+        self.task
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -109,8 +117,19 @@ impl Limits {
                 vocab: self.vocab,
             });
         }
-        if params.max_tokens == 0 && params.prompt_logprobs.is_none() {
-            return Err(SubmitError::NothingToDo);
+        if params.task != self.task {
+            return Err(SubmitError::WrongTask(self.task));
+        }
+        let plain = params.max_tokens == 0
+            && params.n == 1
+            && params.prompt_logprobs.is_none()
+            && params.top_logprobs.is_none();
+        match params.task {
+            Task::Embed if !plain => return Err(SubmitError::EmbeddingParams),
+            Task::Generate if params.max_tokens == 0 && params.prompt_logprobs.is_none() => {
+                return Err(SubmitError::NothingToDo);
+            }
+            _ => {}
         }
         let queue = u32::try_from(self.max_waiting.max(1)).unwrap_or(u32::MAX);
         let limit = match self.layout.shares_blocks() || params.max_tokens == 0 {

@@ -15,8 +15,8 @@ mod memory;
 
 use crate::{
     Admission, Executor, ExecutorError, ExecutorInfo, GroupInfo, GroupKind, Input, LengthRules,
-    Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan, Ticket,
-    TokenId,
+    Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan, Task,
+    Ticket, TokenId,
 };
 use contract::Contract;
 use memory::Memory;
@@ -127,6 +127,7 @@ impl MockExecutor {
             vocab: 97,
             whole_prompt: false,
             lengths: LengthRules::default(),
+            task: Task::Generate,
         }
     }
 
@@ -219,7 +220,7 @@ impl MockExecutor {
                     .and_then(|samples| samples.get(*sample as usize))
                 {
                     Some(SampleOutcome::Token(sampled)) => Ok(vec![sampled.token]),
-                    Some(SampleOutcome::Failed(_)) => Ok(vec![0]),
+                    Some(SampleOutcome::Failed(_) | SampleOutcome::Embedding(_)) => Ok(vec![0]),
                     None => Err(failed(
                         "launch",
                         format!("step {} was not sampled", ticket.0),
@@ -371,6 +372,10 @@ impl Executor for MockExecutor {
             let Some(slot) = self.slots.get(&task.slot) else {
                 return Err(failed("sample", "slot is empty"));
             };
+            if self.info.task == Task::Embed {
+                outcomes.push(SampleOutcome::Embedding(choose::vector(hash, position)));
+                continue;
+            }
             let mask = masks
                 .words
                 .iter()

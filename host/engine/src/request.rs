@@ -1,6 +1,6 @@
 //! What the engine is asked to do.
 
-use crate::{RequestId, SamplingPlan, TokenId};
+use crate::{RequestId, SamplingPlan, Task, TokenId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -39,7 +39,11 @@ pub struct Request {
 /// When to stop and what to report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GenerationParams {
-    /// Most tokens per choice, the stop token included. 0 only together with `prompt_logprobs` (scoring a prompt).
+    /// Whether the prompt is continued or embedded. To embed one, `max_tokens` is 0, `n` is 1 and no log-probabilities are
+    /// asked for.
+    pub task: Task,
+    /// Most tokens per choice, the stop token included. 0 only together with `prompt_logprobs` (scoring a prompt), or to
+    /// embed.
     pub max_tokens: u32,
     /// Choices; at least 1.
     pub n: u32,
@@ -55,6 +59,7 @@ pub struct GenerationParams {
 impl Default for GenerationParams {
     fn default() -> Self {
         Self {
+            task: Task::Generate,
             max_tokens: 16,
             n: 1,
             stop_tokens: Vec::new(),

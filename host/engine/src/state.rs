@@ -6,7 +6,7 @@ use crate::prefix_cache::{PrefixCache, by_length};
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
 use crate::{
     EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason, RandomKey, Request,
-    RequestId, SequenceId, Slot, Stats, SubmitError, Ticket, TokenId,
+    RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -187,7 +187,11 @@ impl State {
                 forks: choice + 1..choice.saturating_add(choices_per_prefill).min(params.n),
                 tokens: request.prompt.clone(),
                 prompt_len,
-                limit: prompt_len + params.max_tokens,
+                limit: match params.task {
+                    Task::Generate => prompt_len + params.max_tokens,
+                    // As if the vector were a token.
+                    Task::Embed => prompt_len + 1,
+                },
                 salt,
                 passed: 0,
                 keys: Vec::new(),

@@ -121,6 +121,8 @@ pub struct StepOutput {
 pub enum SampleOutcome {
     /// A token.
     Token(Sampled),
+    /// The prompt's vector, of a model that embeds.
+    Embedding(Vec<f32>),
     /// Nothing could be chosen (all tokens masked, logits not finite): ends that sequence.
     Failed(String),
 }

@@ -3,6 +3,7 @@
 //! - `config`, `server`, `stall`: the listener, its limits, graceful shutdown;
 //! - `body`, `auth`, `error`: what stands before and after each route;
 //! - `prepare` turns a valid request into a [`Job`](job::Job); `running` submits it and hands out updates as they come;
+//! - `embedding` runs prompts through an embedding model;
 //! - `format` writes updates as chunks, or collects them into whole answers; `sse` frames chunks;
 //! - `routes` holds the handlers; `metrics`, `openapi` and `docs` describe what goes on and what there is.
 //!
@@ -12,6 +13,7 @@ mod auth;
 mod body;
 mod config;
 mod docs;
+mod embedding;
 mod error;
 mod format;
 mod ids;

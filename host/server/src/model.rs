@@ -1,6 +1,7 @@
 //! Loading: files → graph guest → plan → device → engine, and the guests that serve requests.
 //!
 //! - [`files`]: what a model's folder or GGUF file says
+//! - `embedding`: what makes an embedding model of a folder
 //! - [`device`]: which device a model goes to
 //! - [`modules`]: which guest does what
 //! - [`store`], [`check`], [`watch`]: modules by name, replaced while they serve
@@ -9,6 +10,7 @@
 
 pub mod check;
 pub mod device;
+mod embedding;
 pub mod files;
 pub mod guests;
 pub mod load;

@@ -5,6 +5,7 @@
 
 mod chat;
 mod completion;
+mod embedding;
 mod error;
 mod generate;
 mod models;
@@ -17,6 +18,7 @@ mod valid;
 
 pub use chat::*;
 pub use completion::*;
+pub use embedding::*;
 pub use error::*;
 pub use generate::*;
 pub use models::*;

@@ -32,6 +32,17 @@ pub struct ServedModel {
     pub cache_salt: CacheSalt,
     /// Used where a request says nothing.
     pub defaults: SamplingDefaults,
+    /// What its vectors are like; none for a model that generates.
+    pub embedding: Option<EmbeddingFacts>,
+}
+
+/// Vectors of an embedding model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddingFacts {
+    /// Numbers of a vector.
+    pub width: u32,
+    /// Whether their length is 1.
+    pub normalized: bool,
 }
 
 impl ServedModel {

@@ -1,8 +1,8 @@
 //! `LlamaForCausalLM` (Llama 1 to 3.x, SmolLM, and whatever copies them) and `MistralForCausalLM`.
 
 use guesthouse_sdk::graph::{
-    Activation, Bias, Dims, Model, ModelInfo, Qkv, Rope, RopeScaling, Rotation, Scope, Value,
-    activation, attention, builder,
+    Activation, Bias, Dims, Embedding, Head, Model, ModelInfo, Qkv, Rope, RopeScaling, Rotation,
+    Scope, Value, activation, attention, builder,
 };
 use guesthouse_sdk::{Config, Error};
 use serde_json::json;
@@ -44,7 +44,8 @@ impl Model for Llama {
         };
 
         let root = Scope::root("");
-        let model = root.enter("model");
+        // Embedding models are published without the prefix.
+        let model = Scope::root_with("embed_tokens.weight", &["model", ""]);
         let table = model.param("embed_tokens.weight", &[dims.vocab, dims.hidden]);
         // GGUF stores the finished divisors of the frequencies.
         let rotary = rope.rotary(dims.head_dim);
@@ -57,9 +58,16 @@ impl Model for Llama {
         for i in 0..dims.layers {
             x = layer.build(&model.enter(format_args!("layers.{i}")), x, &rotation);
         }
-        let x = model.rms_norm("norm", builder::gather_outputs(x), dims.hidden, dims.eps);
-        let tied = config.flag("tie_word_embeddings", false)?.then_some(table);
-        builder::output_logits(dims.logits(x, tied, &root));
+        let head = Head {
+            at: &root,
+            tied: config.flag("tie_word_embeddings", false)?.then_some(table),
+            embedding: Embedding::from_config(config)?,
+        };
+        dims.output(
+            x,
+            |x| model.rms_norm("norm", x, dims.hidden, dims.eps),
+            &head,
+        );
         Ok(dims.info(architecture))
     }
 }

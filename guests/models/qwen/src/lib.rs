@@ -1,8 +1,8 @@
 //! `Qwen2ForCausalLM` (Qwen 1.5, 2, 2.5: biased Q, K and V) and `Qwen3ForCausalLM` (norms on Q and K).
 
 use guesthouse_sdk::graph::{
-    Activation, Bias, Dims, Model, ModelInfo, Qkv, Rope, Rotation, Scope, Value, activation,
-    attention, builder,
+    Activation, Bias, Dims, Embedding, Head, Model, ModelInfo, Qkv, Rope, Rotation, Scope, Value,
+    activation, attention, builder,
 };
 use guesthouse_sdk::{Config, Error};
 
@@ -47,16 +47,24 @@ impl Model for Qwen {
         };
 
         let root = Scope::root("");
-        let model = root.enter("model");
+        // Embedding models are published without the prefix.
+        let model = Scope::root_with("embed_tokens.weight", &["model", ""]);
         let table = model.param("embed_tokens.weight", &[dims.vocab, dims.hidden]);
         let mut x = builder::embedding(table, builder::token_ids());
         for (i, window) in windows.into_iter().enumerate() {
             let at = model.enter(format_args!("layers.{i}"));
             x = layer.build(&at, x, &rotation, window);
         }
-        let x = model.rms_norm("norm", builder::gather_outputs(x), dims.hidden, dims.eps);
-        let tied = config.flag("tie_word_embeddings", false)?.then_some(table);
-        builder::output_logits(dims.logits(x, tied, &root));
+        let head = Head {
+            at: &root,
+            tied: config.flag("tie_word_embeddings", false)?.then_some(table),
+            embedding: Embedding::from_config(config)?,
+        };
+        dims.output(
+            x,
+            |x| model.rms_norm("norm", x, dims.hidden, dims.eps),
+            &head,
+        );
         Ok(dims.info(architecture))
     }
 }

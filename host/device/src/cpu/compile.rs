@@ -1,8 +1,6 @@
 //! From a compiled plan to a list of instructions with all operands resolved and checked.
 
-use guesthouse_graph::{
-    CacheId, CacheKind, Execution, Node, Op, Output, Plan, Rope, Rows, ValueId,
-};
+use guesthouse_graph::{CacheId, CacheKind, Execution, Node, Op, Plan, Rope, Rows, ValueId};
 
 use super::kv::{CacheShape, KvShape, RUN};
 use super::ops::experts::ExpertNeed;
@@ -30,7 +28,7 @@ pub(crate) struct Program {
     pub caches: Vec<CacheShape>,
     /// Memory that a row's experts need.
     pub experts: ExpertNeed,
-    /// The logits.
+    /// The logits, or the vector of an embedding model.
     pub logits: Place,
 }
 
@@ -53,13 +51,6 @@ pub(crate) fn compile(plan: &Plan, loader: &mut Loader<'_>, block_size: usize) -
             plan.model_bytes
         )));
     }
-    let Output::Logits(logits) = plan.graph.output else {
-        return Err(DeviceError::Unsupported {
-            op: "embedding output".to_owned(),
-            scope: "the graph".to_owned(),
-            why: "the CPU does not pool embeddings yet; use a generating model".to_owned(),
-        });
-    };
     let mut compiler = Compiler {
         plan,
         loader,
@@ -87,10 +78,10 @@ pub(crate) fn compile(plan: &Plan, loader: &mut Loader<'_>, block_size: usize) -
     }
     compiler.check_order()?;
     compiler.caches()?;
-    compiler.program.logits = compiler.place(logits)?;
+    compiler.program.logits = compiler.place(plan.graph.output.value())?;
     if compiler.program.logits.arena != Rows::Outputs {
         return Err(DeviceError::plan(
-            "the logits do not come from gathered outputs",
+            "the output does not come from gathered or pooled rows",
         ));
     }
     for (index, node) in plan.graph.nodes.iter().enumerate() {
@@ -107,10 +98,8 @@ impl Compiler<'_, '_> {
     }
 
     fn supported(&self, node: &Node) -> Result<()> {
-        const LATER: &str = "the CPU device does not run this operation yet; use another model";
         match &node.op {
             Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
-            Op::Pool { .. } => Err(self.unsupported(node, LATER)),
             _ => Ok(()),
         }
     }
@@ -119,7 +108,7 @@ impl Compiler<'_, '_> {
     fn check_order(&self) -> Result<()> {
         let plan = self.plan;
         for (at, node) in plan.graph.nodes.iter().enumerate() {
-            if !matches!(node.op, Op::GatherOutputs) {
+            if !matches!(node.op, Op::GatherOutputs | Op::Pool { .. }) {
                 continue;
             }
             let source = plan.placement(node.inputs[0]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use guesthouse_engine::{BlockCopy, ExecutorInfo, SampleOutcome, Sampled, Ticket};
+use guesthouse_engine::{BlockCopy, ExecutorInfo, SampleOutcome, Sampled, Task, Ticket};
 use guesthouse_graph::{Plan, Rows};
 use guesthouse_weights::WeightSource;
 
@@ -20,7 +20,7 @@ use super::weights::{LoadProgress, Loader};
 use crate::device::{Batch, Device, Draw, Finished, MemoryUse, Score};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
-use crate::lower::{group_infos, length_rules};
+use crate::lower::{group_infos, length_rules, task, whole_prompt};
 use crate::prompt::PromptRules;
 
 /// Output rows computed at once; bounds the memory that prompt log-probabilities take.
@@ -36,6 +36,7 @@ pub struct CpuDevice {
     memory: MemoryUse,
     isa: Isa,
     program: Program,
+    /// Elements of an output row.
     vocab: usize,
     tokens: Buffer,
     outputs: Buffer,
@@ -103,9 +104,10 @@ impl CpuDevice {
             slots: options.max_slots,
             max_step_tokens: options.max_step_tokens,
             max_len: options.max_len,
-            vocab: u32::try_from(vocab).unwrap_or(u32::MAX),
-            whole_prompt: rules.whole_prompt(),
+            vocab: plan.graph.info.vocab_size,
+            whole_prompt: rules.whole_prompt() || whole_prompt(plan),
             lengths: length_rules(plan),
+            task: task(plan),
         };
         let mut device = Self {
             info,
@@ -342,10 +344,14 @@ impl Device for CpuDevice {
             draws.iter().map(|_| Mutex::new(None)).collect();
         let source: &[f32] = &logits;
         let isa = self.isa;
+        let task = self.info.task;
         self.crew.each(draws.len(), &|i, scratch| {
             let draw = &draws[i];
             let row = &source[draw.logits * vocab..(draw.logits + 1) * vocab];
-            *lock(&outcomes[i]) = Some(sample::draw(isa, row, draw, &mut scratch.sample));
+            *lock(&outcomes[i]) = Some(match task {
+                Task::Generate => sample::draw(isa, row, draw, &mut scratch.sample),
+                Task::Embed => SampleOutcome::Embedding(row.to_vec()),
+            });
         });
         logits.clear();
         if self.spare.len() < 4 {

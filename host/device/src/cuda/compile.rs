@@ -1,8 +1,8 @@
 //! From a compiled plan to a list of instructions with all operands resolved and checked.
 
 use guesthouse_graph::{
-    Attention, CacheId, CacheKind, Execution, Node, Op, Output, Plan, Rows, Segment, ValueId,
-    ValueLayout, ValueType, WeightId,
+    Attention, CacheId, CacheKind, Execution, Node, Op, Plan, Rows, Segment, ValueId, ValueLayout,
+    ValueType, WeightId,
 };
 
 use super::driver::Buffer;
@@ -33,7 +33,7 @@ pub(crate) struct Program {
     pub planners: Planners,
     /// Memory that instructions share, bytes.
     pub scratch: usize,
-    /// The logits.
+    /// The logits, or the vector of an embedding model.
     pub logits: Place,
     /// Vectors that instructions refer to by address.
     pub held: Vec<Arc<Buffer>>,
@@ -109,13 +109,6 @@ pub(crate) fn compile(
             loader.dtype.name()
         )));
     }
-    let Output::Logits(logits) = plan.graph.output else {
-        return Err(DeviceError::Unsupported {
-            op: "embedding output".to_owned(),
-            scope: "the graph".to_owned(),
-            why: "the CUDA device does not pool embeddings yet; use a generating model".to_owned(),
-        });
-    };
     let mut compiler = Compiler {
         plan,
         loader,
@@ -147,10 +140,10 @@ pub(crate) fn compile(
         compiler.supported(node)?;
     }
     compiler.caches()?;
-    compiler.program.logits = compiler.place(logits)?;
+    compiler.program.logits = compiler.place(plan.graph.output.value())?;
     if compiler.program.logits.arena != Rows::Outputs {
         return Err(DeviceError::plan(
-            "the logits do not come from gathered outputs",
+            "the output does not come from gathered or pooled rows",
         ));
     }
     for (index, node) in plan.graph.nodes.iter().enumerate() {
@@ -167,10 +160,8 @@ impl Compiler<'_, '_> {
     }
 
     fn supported(&self, node: &Node) -> Result<()> {
-        const LATER: &str = "the CUDA device has no kernel for this operation yet; use --device cpu or another model";
         match &node.op {
             Op::LatentAttention(_) => Err(self.unsupported(node, lower::LATENT)),
-            Op::Pool { .. } => Err(self.unsupported(node, LATER)),
             _ => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guesthouse_engine::{BlockCopy, ExecutorInfo, Ticket};
+use guesthouse_engine::{BlockCopy, ExecutorInfo, SampleOutcome, Task, Ticket};
 use guesthouse_graph::Plan;
 use guesthouse_weights::WeightSource;
 
@@ -15,7 +15,7 @@ use super::graphs::{Graphs, bucket};
 use super::matmul::Matmul;
 use super::memory::{self, Held, Kv};
 use super::ops::{CacheArgs, Instr, Limits, Step, StepKind};
-use super::options::{CudaGraphs, CudaOptions};
+use super::options::{CudaDtype, CudaGraphs, CudaOptions};
 use super::sample::{Sampler, SamplerLimits};
 use super::weights::Loader;
 use super::words::{Padded, Words};
@@ -23,7 +23,7 @@ use crate::cpu::LoadProgress;
 use crate::device::{Batch, BatchRow, Device, Draw, Feeding, Finished, MemoryUse};
 use crate::error::{DeviceError, Result};
 use crate::executor::DeviceExecutor;
-use crate::lower::{group_infos, length_rules};
+use crate::lower::{group_infos, length_rules, task, whole_prompt};
 use crate::prompt::PromptRules;
 
 /// Least output rows computed at a time.
@@ -39,6 +39,8 @@ pub struct CudaDevice {
     memory: MemoryUse,
     limits: Limits,
     mode: CudaGraphs,
+    /// Of values of the model's type.
+    dtype: CudaDtype,
     pub(super) program: Program,
     caches: Vec<CacheArgs>,
     kv: Kv,
@@ -53,6 +55,8 @@ pub struct CudaDevice {
     last_outputs: u32,
     /// The step whose tokens the sampler holds.
     last_sampled: Option<Ticket>,
+    /// Vectors of steps under way, of a model that embeds.
+    embedded: VecDeque<Vec<SampleOutcome>>,
     /// Events not in use.
     events: Vec<StepEvents>,
     /// The last finished step's, while the next one may still be measured against its end.
@@ -132,13 +136,14 @@ impl CudaDevice {
             plan.groups.len(),
             &mut program.planners,
         )?;
-        let vocab = u32::try_from(program.logits.width).unwrap_or(u32::MAX);
+        // Of the rows that are sampled from; a model that embeds has none.
+        let width = u32::try_from(program.logits.width).unwrap_or(u32::MAX);
         let sampler = Sampler::new(
             &gpu,
             SamplerLimits {
-                vocab,
+                vocab: width,
                 logits: if program.logits.element == 4 {
-                    super::CudaDtype::F32
+                    CudaDtype::F32
                 } else {
                     options.dtype
                 },
@@ -162,9 +167,10 @@ impl CudaDevice {
             slots: options.max_slots,
             max_step_tokens: options.max_step_tokens,
             max_len: options.max_len,
-            vocab,
-            whole_prompt: rules.whole_prompt(),
+            vocab: plan.graph.info.vocab_size,
+            whole_prompt: rules.whole_prompt() || whole_prompt(plan),
             lengths: length_rules(plan),
+            task: task(plan),
         };
         let mut device = Self {
             info,
@@ -176,6 +182,7 @@ impl CudaDevice {
             },
             limits,
             mode: options.graphs,
+            dtype: options.dtype,
             program,
             caches,
             kv,
@@ -187,6 +194,7 @@ impl CudaDevice {
             steps: VecDeque::new(),
             last_outputs: 0,
             last_sampled: None,
+            embedded: VecDeque::new(),
             events: Vec::new(),
             last: None,
             matmul,
@@ -374,6 +382,28 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// The vectors that the last forward pass left. Waits for it: a prompt takes longer than the round trip, and the next
+    /// step overwrites them.
+    fn embeddings(&self, draws: &[Draw<'_>]) -> Result<Vec<SampleOutcome>> {
+        self.gpu.synchronize()?;
+        let place = &self.program.logits;
+        let first = place.base * self.last_outputs as usize + place.offset;
+        let dtype = if place.element == 4 {
+            CudaDtype::F32
+        } else {
+            self.dtype
+        };
+        draws
+            .iter()
+            .map(|draw| {
+                let mut bytes = vec![0; place.width * place.element];
+                self.arenas[1].read(first + draw.logits * place.stride, &mut bytes)?;
+                self.gpu.synchronize()?;
+                Ok(SampleOutcome::Embedding(dtype.floats(&bytes)))
+            })
+            .collect()
+    }
+
     fn broken(&self, ticket: Ticket, what: impl Into<String>) -> DeviceError {
         DeviceError::Step {
             ticket: ticket.0,
@@ -471,6 +501,12 @@ impl Device for CudaDevice {
         let Some(step) = self.steps.iter().find(|s| s.ticket == ticket) else {
             return Err(self.broken(ticket, "sampled before its forward pass"));
         };
+        if self.info.task == Task::Embed {
+            let vectors = self.embeddings(draws)?;
+            step.events.sampled.record()?;
+            self.embedded.push_back(vectors);
+            return Ok(());
+        }
         // Logits stand where the last forward pass left them: with as many output rows as it had, padding included.
         let rows = self.last_outputs;
         let counts = Padded {
@@ -504,7 +540,10 @@ impl Device for CudaDevice {
             let sampling_ms = events.sampled.since(&events.forwarded)?;
             tracing::debug!(target: "guesthouse_device::steps", forward_ms, sampling_ms, exposed_ms = exposed);
         }
-        let (samples, scores) = self.sampler.finish(ticket)?;
+        let (samples, scores) = match self.info.task {
+            Task::Generate => self.sampler.finish(ticket)?,
+            Task::Embed => (self.embedded.pop_front().unwrap_or_default(), Vec::new()),
+        };
         self.events.extend(self.last.replace(step.events));
         Ok(Finished {
             samples,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use guesthouse_weights::DType;
+use half::{bf16, f16};
 
 use crate::error::{DeviceError, Result};
 
@@ -35,6 +36,19 @@ impl CudaDtype {
                 | (Self::F16, DType::F16)
                 | (Self::Bf16, DType::Bf16)
         )
+    }
+
+    /// Elements of this type as floats; all of its values are.
+    pub(crate) fn floats(self, bytes: &[u8]) -> Vec<f32> {
+        let pairs = || bytes.as_chunks().0.iter();
+        match self {
+            Self::Bf16 => pairs().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
+            Self::F16 => pairs().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
+            Self::F32 => {
+                let words = bytes.as_chunks().0.iter();
+                words.map(|b| f32::from_le_bytes(*b)).collect()
+            }
+        }
     }
 
     /// As the command line writes it.

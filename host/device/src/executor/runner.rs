@@ -164,7 +164,7 @@ impl<D: Device> Runner<D> {
             .iter()
             .map(|s| match s {
                 SampleOutcome::Token(t) => Some(t.token),
-                SampleOutcome::Failed(_) => None,
+                SampleOutcome::Failed(_) | SampleOutcome::Embedding(_) => None,
             })
             .collect();
         for (slot, sample) in step.owed {

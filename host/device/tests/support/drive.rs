@@ -160,6 +160,6 @@ pub fn task(row: u32, slot: u32) -> SampleTask {
 pub fn token(output: &StepOutput, sample: usize) -> Sampled {
     match &output.samples[sample] {
         SampleOutcome::Token(t) => t.clone(),
-        SampleOutcome::Failed(why) => panic!("sample {sample} failed: {why}"),
+        other => panic!("sample {sample}: {other:?}"),
     }
 }

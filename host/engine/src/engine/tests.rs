@@ -87,6 +87,7 @@ impl Outcome {
                 Event::Finished { choice, reason } => {
                     assert_eq!(outcome.reasons[choice as usize].replace(reason), None);
                 }
+                Event::Embedding(vector) => panic!("{vector:?}"),
                 Event::Failed { error, .. } => outcome.error = Some(error),
             }
         }

@@ -46,6 +46,11 @@ pub(super) fn score(hash: u64, token: TokenId, vocab: u32, top: u32) -> Sampled 
     }
 }
 
+/// What stands for a prompt's vector: depends on all of its tokens.
+pub(super) fn vector(hash: u64, len: u32) -> Vec<f32> {
+    vec![(hash >> 40) as f32, (hash & 0xff_ffff) as f32, len as f32]
+}
+
 pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> SampleOutcome {
     let allowed = |token: &TokenId| {
         admission.sampling.stages.iter().all(|stage| match stage {

@@ -103,7 +103,7 @@ fn a_plan_in_order_runs() {
     let second = mock.collect(Ticket(1)).unwrap();
     let token = |output: &StepOutput| match &output.samples[0] {
         SampleOutcome::Token(sampled) => sampled.token,
-        SampleOutcome::Failed(message) => panic!("{message}"),
+        other => panic!("{other:?}"),
     };
     // The same tokens as one prompt give the same next token.
     let mut again = MockExecutor::new(MockExecutor::small_info());
@@ -325,7 +325,7 @@ fn masks_and_stages_restrict_the_choice() {
     };
     let token = |outcome| match outcome {
         SampleOutcome::Token(Sampled { token, rank, .. }) => (token, rank),
-        SampleOutcome::Failed(message) => panic!("{message}"),
+        other => panic!("{other:?}"),
     };
     use crate::Sampled;
     let (best, rank) = token(choose(Vec::new(), Masks::default()));

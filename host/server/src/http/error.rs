@@ -84,6 +84,9 @@ pub(super) fn from_submit(error: &SubmitError, field: &'static str, retry_after:
             param: field,
             message,
         },
+        SubmitError::WrongTask(_) | SubmitError::EmbeddingParams => {
+            ApiError::invalid("model", message)
+        }
         SubmitError::NothingToDo => ApiError::invalid("max_tokens", message),
         SubmitError::ChoicesOutOfRange { .. } => ApiError::invalid("n", message),
         SubmitError::QueueFull { .. } => ApiError::Overloaded {

@@ -59,6 +59,7 @@ composed!(
     paths(
         routes::create_chat_completion,
         routes::create_completion,
+        routes::create_embedding,
         routes::list_models,
         routes::retrieve_model,
         routes::create_generation,

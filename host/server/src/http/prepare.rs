@@ -4,8 +4,8 @@ use super::error::{from_guest, from_tokenizer};
 use super::job::{Job, JobChat, JobPrompt};
 use super::{Tenant, ids};
 use crate::openai::{
-    ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidGenerate,
-    ValidParams,
+    ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidEmbedding,
+    ValidGenerate, ValidParams,
 };
 use crate::serving::{Chat, Conversation, Planned, ServedModel};
 use crate::text::{StopSet, TextParams};
@@ -130,15 +130,17 @@ pub(super) async fn render(
     })
 }
 
+/// `field` is where the prompts came from.
 async fn encode_prompts(
     model: &Arc<ServedModel>,
+    field: &'static str,
     prompts: &[RawPrompt],
     add: AddSpecial,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut bytes = 0;
     for prompt in prompts {
         if let RawPrompt::Text(text) = prompt {
-            check_size(model, text.len(), "prompt")?;
+            check_size(model, text.len(), field)?;
             bytes += text.len();
         }
     }
@@ -152,11 +154,11 @@ async fn encode_prompts(
     });
     let encoded = encoded
         .await?
-        .map_err(|error| from_tokenizer(&error, "prompt"))?;
+        .map_err(|error| from_tokenizer(&error, field))?;
     if encoded.iter().any(Vec::is_empty) {
         return Err(ApiError::invalid(
-            "prompt",
-            "`prompt` is empty; it needs at least one token",
+            field,
+            format!("`{field}` is empty; it needs at least one token"),
         ));
     }
     Ok(encoded)
@@ -167,7 +169,7 @@ pub(super) async fn completion(
     tenant: Tenant,
     request: &ValidCompletion,
 ) -> Result<Job, ApiError> {
-    let prompts = encode_prompts(model, request.prompts(), request.add_special()).await?;
+    let prompts = encode_prompts(model, "prompt", request.prompts(), request.add_special()).await?;
     let scored = request.scored_prompt();
     build(
         model,
@@ -185,13 +187,21 @@ pub(super) async fn completion(
     .await
 }
 
+/// Prompts to embed. They may fill the context: nothing follows.
+pub(super) async fn embedding(
+    model: &Arc<ServedModel>,
+    request: &ValidEmbedding,
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    encode_prompts(model, "input", request.prompts(), request.add_special()).await
+}
+
 pub(super) async fn generate(
     model: &Arc<ServedModel>,
     tenant: Tenant,
     request: &ValidGenerate,
 ) -> Result<Job, ApiError> {
     let prompt = std::slice::from_ref(request.prompt());
-    let prompts = encode_prompts(model, prompt, AddSpecial::Yes).await?;
+    let prompts = encode_prompts(model, "prompt", prompt, AddSpecial::Yes).await?;
     let input = Input {
         tenant,
         field: "prompt",

@@ -2,13 +2,14 @@
 
 mod chat;
 mod completions;
+mod embeddings;
 mod generate;
 mod models;
 mod operations;
 mod tokenize;
 
 pub(super) use self::{
-    chat::*, completions::*, generate::*, models::*, operations::*, tokenize::*,
+    chat::*, completions::*, embeddings::*, generate::*, models::*, operations::*, tokenize::*,
 };
 
 use super::auth::check_key;
@@ -33,6 +34,7 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/models/{*model}", get(retrieve_model))
         .route("/v1/completions", post(create_completion))
         .route("/v1/chat/completions", post(create_chat_completion))
+        .route("/v1/embeddings", post(create_embedding))
         .route("/generate", post(create_generation))
         .route("/tokenize", post(create_tokens))
         .route("/detokenize", post(create_text))

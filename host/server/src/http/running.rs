@@ -8,7 +8,7 @@ use crate::serving::Delta;
 use crate::text::{ChoiceText, Ending};
 use guesthouse_engine::{
     Disconnected, EngineHandle, Event, EventSink, FinishReason, GenerationParams, Priority,
-    Request, RequestId, Sampled, TokenId,
+    Request, RequestId, Sampled, Task, TokenId,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -172,6 +172,7 @@ impl Running {
                 cache_salt: job.cache_salt,
                 prompt: prompt.tokens,
                 params: GenerationParams {
+                    task: Task::Generate,
                     max_tokens: prompt.max_tokens,
                     n: job.n,
                     stop_tokens: job.text.stop_tokens.clone(),
@@ -275,6 +276,8 @@ impl Running {
                 Ok(None)
             }
             Event::PromptLogprobs(scored) => Ok(Some(Update::Scores { prompt, scored })),
+            // Comes to requests that embed alone.
+            Event::Embedding(_) => Ok(None),
             Event::Token { choice, sampled } => {
                 self.token(self.index(prompt, choice), at, sampled).await
             }

@@ -3,7 +3,8 @@
 use super::HttpConfig;
 use super::metrics::ModelMetrics;
 use crate::openai::{ApiError, ModelFacts};
-use crate::serving::ServedModel;
+use crate::serving::{EmbeddingFacts, ServedModel};
+use guesthouse_engine::{SubmitError, Task};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A model and what was measured of its requests.
@@ -99,6 +100,27 @@ impl AppState {
         })
     }
 
+    /// The model that a request for text means.
+    pub(super) fn generating(&self, name: Option<&str>) -> Result<ModelEntry, ApiError> {
+        let entry = self.model(name)?;
+        if entry.model.embedding.is_some() {
+            return Err(wrong_task(&entry.model, Task::Embed));
+        }
+        Ok(entry)
+    }
+
+    /// The model that a request for vectors means.
+    pub(super) fn embedding(
+        &self,
+        name: Option<&str>,
+    ) -> Result<(ModelEntry, EmbeddingFacts), ApiError> {
+        let entry = self.model(name)?;
+        match entry.model.embedding {
+            Some(facts) => Ok((entry, facts)),
+            None => Err(wrong_task(&entry.model, Task::Generate)),
+        }
+    }
+
     pub(super) fn facts(&self, model: &ServedModel) -> ModelFacts {
         ModelFacts {
             max_n: self.config.max_n,
@@ -106,4 +128,10 @@ impl AppState {
             ..ModelFacts::of(model)
         }
     }
+}
+
+/// Of a model that was made for `task`.
+fn wrong_task(model: &ServedModel, task: Task) -> ApiError {
+    let why = SubmitError::WrongTask(task);
+    ApiError::invalid("model", format!("`{}`: {why}", model.id))
 }

@@ -6,6 +6,7 @@
 mod chat;
 mod completions;
 mod connections;
+mod embeddings;
 mod operations;
 mod refusals;
 mod support;

@@ -1,6 +1,6 @@
 //! A model's files, read and checked as far as no guest is needed.
 
-use crate::model::{ChatTemplate, LoadError};
+use crate::model::{ChatTemplate, LoadError, embedding};
 use crate::serving::SamplingDefaults;
 use crate::source::LocalModel;
 use guesthouse_tokenizer::{GgufVocab, Tokenizer};
@@ -102,6 +102,7 @@ impl ModelFiles {
             )
         })?;
         let generation = read_json(&path.join("generation_config.json"))?.unwrap_or(Value::Null);
+        let config = with_embedding(config, embedding::read(path)?);
         let weights = weights(stated_dtype(&config))?;
         let mut template_files = Vec::new();
         for name in [
@@ -278,6 +279,14 @@ fn vocabulary(v: GgufTokenizer) -> GgufVocab {
     }
 }
 
+/// A configuration with what the guest is told of an embedding model: `guesthouse.embedding`.
+fn with_embedding(mut config: Value, embedding: Option<Value>) -> Value {
+    if let (Some(embedding), Some(fields)) = (embedding, config.as_object_mut()) {
+        fields.insert("guesthouse".to_owned(), json!({ "embedding": embedding }));
+    }
+    config
+}
+
 /// `dtype`, or `torch_dtype` as it was called before, of a configuration or its text part.
 fn stated_dtype(config: &Value) -> Option<DType> {
     let parts = [Some(config), config.get("text_config")];
@@ -326,7 +335,7 @@ fn dummy_vocabulary(size: u32) -> GgufVocab {
     }
 }
 
-fn read_text(path: &Path) -> Result<Option<String>, LoadError> {
+pub(super) fn read_text(path: &Path) -> Result<Option<String>, LoadError> {
     let metadata = match std::fs::metadata(path) {
         Ok(m) => m,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -343,7 +352,7 @@ fn read_text(path: &Path) -> Result<Option<String>, LoadError> {
         .map_err(|e| LoadError::file(path, &e.to_string()))
 }
 
-fn read_json(path: &Path) -> Result<Option<Value>, LoadError> {
+pub(super) fn read_json(path: &Path) -> Result<Option<Value>, LoadError> {
     let Some(text) = read_text(path)? else {
         return Ok(None);
     };

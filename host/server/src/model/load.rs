@@ -3,15 +3,15 @@
 use crate::model::device::{DeviceChoice, DtypeChoice, Target};
 use crate::model::store::{ModuleError, ModuleStore};
 use crate::model::{GuestChoice, LoadFormat, ModelFiles, Modules, Weights, guests::ModelGuests};
-use crate::serving::ServedModel;
+use crate::serving::{EmbeddingFacts, ServedModel};
 use crate::source::{LocalModel, SourceError};
 use crate::text::EncodingLimits;
 use guesthouse_component::{ComponentError, ModelFacts, Role};
 use guesthouse_device::{CudaGraphs, DeviceError, DeviceExecutor, Numerics};
 use guesthouse_engine::{CacheSalt, Engine, EngineConfig, EngineThread, PrefixCaching};
 use guesthouse_graph::{
-    Catalog, DummyCatalog, Graph, GraphError, PassOptions, Plan, PlanOptions, SourceCatalog,
-    WeightExpr,
+    Catalog, DummyCatalog, Graph, GraphError, Op, Output, PassOptions, Plan, PlanOptions,
+    SourceCatalog, WeightExpr,
 };
 use guesthouse_tokenizer::TokenizerError;
 use guesthouse_weights::{DummySource, TensorInfo, WeightSource, WeightsError, is_buffer};
@@ -351,13 +351,36 @@ pub fn load(
         stop_tokens,
         cache_salt,
         defaults,
+        embedding: embedding_facts(&plan.graph),
     };
+    if files.config.pointer("/guesthouse/embedding").is_some() && served.embedding.is_none() {
+        tracing::warn!(
+            "the model's files make it an embedding model, but its graph guest only generates; it is served so"
+        );
+    }
     Ok(LoadedModel {
         served: Arc::new(served),
         plan,
         target,
         modules,
         bandwidth,
+    })
+}
+
+/// What vectors the graph makes, if any.
+fn embedding_facts(graph: &Graph) -> Option<EmbeddingFacts> {
+    let Output::Embedding(vector) = graph.output else {
+        return None;
+    };
+    let made_by = |node: &&guesthouse_graph::Node| node.outputs.contains(&vector);
+    let normalized = graph
+        .nodes
+        .iter()
+        .find(made_by)
+        .is_some_and(|node| matches!(node.op, Op::L2Norm { .. }));
+    Some(EmbeddingFacts {
+        width: u32::try_from(graph.value(vector).width()).unwrap_or(u32::MAX),
+        normalized,
     })
 }
 

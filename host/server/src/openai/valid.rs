@@ -6,6 +6,7 @@
 mod chat;
 mod completion;
 mod conversation;
+mod embedding;
 mod generate;
 mod params;
 mod range;
@@ -16,6 +17,7 @@ mod tokenize;
 pub use chat::ValidChat;
 pub use completion::{Echo, ValidCompletion};
 pub use conversation::ValidConversation;
+pub use embedding::{EncodingFormat, ValidEmbedding};
 pub use generate::ValidGenerate;
 pub use params::{Delivery, MaxTokens, ModelFacts, StreamUsage, TokenNames, ValidParams};
 pub use stopping::{StopText, ValidStopping};

@@ -22,6 +22,8 @@ const WANTED: &[&str] = &[
     "vocab.json",
     "merges.txt",
     "model.safetensors.index.json",
+    "modules.json",
+    "1_Pooling/config.json",
 ];
 
 /// `org/name`, `org/name@revision` or `org/name/file.gguf`.

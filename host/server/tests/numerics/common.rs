@@ -314,6 +314,7 @@ fn collect(events: &mpsc::Receiver<Event>, n: usize) -> Got {
             Event::PromptLogprobs(scored) => got.prompt = scored,
             Event::Token { choice, sampled } => got.tokens[choice as usize].push(sampled),
             Event::Finished { choice, reason } => got.reasons[choice as usize] = Some(reason),
+            Event::Embedding(vector) => panic!("a vector: {vector:?}"),
             Event::Failed { error, .. } => panic!("{error}"),
         }
     }

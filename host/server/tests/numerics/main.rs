@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
+mod embedding;
 mod golden;
 mod invariance;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use guesthouse_graph::{Node, Op, PositionScheme, Rows, ValueId, ValueType};
+use guesthouse_graph::{Node, Op, Pooling, PositionScheme, Rows, ValueId, ValueType};
 
 use super::{Compiler, last, shapes};
 use crate::cpu::ops::Place;
 use crate::cpu::ops::input::{
-    Embedding, GatherOutputs, GlmPositions, Positions, TokenIds, WeightValue,
+    Embedding, GatherOutputs, GlmPositions, MeanOutputs, Positions, TokenIds, WeightValue,
 };
 use crate::cpu::ops::linear::{Linear, LinearSegment};
 use crate::cpu::ops::norm::{Norm, NormKind};
@@ -408,7 +408,18 @@ impl Compiler<'_, '_> {
                 expect(1, 1)?;
                 self.head_linear(index, node, *weight, (ins[0], outs[0]))?;
             }
-            Op::GatherOutputs => {
+            Op::Pool {
+                pooling: Pooling::Mean,
+            } => {
+                expect(1, 1)?;
+                self.fit(node, "result", ins[0].width, outs[0].width)?;
+                let (x, y) = (ins[0], outs[0]);
+                self.push(index, Rows::Outputs, MeanOutputs { x, y });
+            }
+            Op::GatherOutputs
+            | Op::Pool {
+                pooling: Pooling::Last,
+            } => {
                 expect(1, 1)?;
                 self.fit(node, "result", ins[0].width, outs[0].width)?;
                 self.push(
@@ -475,7 +486,7 @@ impl Compiler<'_, '_> {
             }
             Op::Route(route) => self.route(index, node, route, (&ins, &outs))?,
             Op::Experts(experts) => self.experts(index, node, experts, (&ins, &outs))?,
-            Op::LatentAttention(_) | Op::Pool { .. } => {
+            Op::LatentAttention(_) => {
                 self.supported(node)?;
             }
         }

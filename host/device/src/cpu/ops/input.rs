@@ -113,6 +113,40 @@ impl Instr for WeightValue {
     }
 }
 
+/// Means over the sequences whose output is wanted; each has all of its tokens in the step.
+pub(crate) struct MeanOutputs {
+    pub x: Place,
+    pub y: Place,
+}
+
+impl Instr for MeanOutputs {
+    fn units(&self, ctx: &Ctx<'_>) -> Units {
+        Units {
+            count: ctx.outputs.len(),
+            grain: 1,
+        }
+    }
+
+    unsafe fn run(&self, ctx: &Ctx<'_>, units: Range<usize>, _: &mut WorkerScratch) {
+        let (x, y) = (ctx.tensor(&self.x), ctx.tensor(&self.y));
+        for i in units {
+            let row = &ctx.batch.rows[ctx.row_of[ctx.outputs[i]] as usize];
+            // SAFETY: output indices are below the token count; a unit is a row of y.
+            unsafe {
+                let y = y.row_mut(i);
+                y.fill(0.0);
+                for t in row.first..row.first + row.len as usize {
+                    for (y, x) in y.iter_mut().zip(x.row(t)) {
+                        *y += x;
+                    }
+                }
+                let len = row.len as f32;
+                y.iter_mut().for_each(|y| *y /= len);
+            }
+        }
+    }
+}
+
 /// Rows of the tokens whose output is wanted.
 pub(crate) struct GatherOutputs {
     pub x: Place,

@@ -70,7 +70,7 @@ fn run(logits: &[f32], plan: &SamplingPlan, history: &History, seed: u64) -> Sam
 fn token(outcome: SampleOutcome) -> Sampled {
     match outcome {
         SampleOutcome::Token(t) => t,
-        SampleOutcome::Failed(why) => panic!("{why}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -295,7 +295,7 @@ fn stages_by_hand() {
 fn what_cannot_be_sampled_says_why() {
     let failed = |x: &[f32], plan: &SamplingPlan| match run(x, plan, &History::default(), 0) {
         SampleOutcome::Failed(why) => why,
-        SampleOutcome::Token(t) => panic!("{t:?}"),
+        other => panic!("{other:?}"),
     };
     assert!(failed(&[1.0, f32::NAN], &SamplingPlan::greedy()).contains("not finite"));
     assert!(failed(&[1.0, f32::INFINITY], &SamplingPlan::greedy()).contains("not finite"));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use guesthouse_graph::{Rows, ValueType};
 
 use super::KernelReport;
-use super::memory::{DTYPES, Memory, Pending, Words, error, run_together};
+use super::memory::{DTYPES, Memory, Pending, Words, error, rounding, run_together};
 use crate::cuda::driver::Gpu;
 use crate::cuda::ops::input::{CopyIds, GlmPositions, Ints};
-use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
+use crate::cuda::ops::shape::{Copy, GatherOutputs, MeanOutputs, Strided, SwapAxes};
 use crate::cuda::options::CudaDtype;
 use crate::error::Result;
 
@@ -19,12 +19,14 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
     let mut groups = vec![("int32", vec![ids(gpu)?, glm_positions(gpu)?])];
     for dtype in DTYPES {
         let (mut copies, mut swaps, mut gathers) = (vec![], vec![], vec![]);
+        let mut means = vec![];
         for inner in [64, 3] {
             copies.extend([split(gpu, dtype, inner)?, repeat(gpu, dtype, inner)?]);
             swaps.push(swap(gpu, dtype, inner)?);
             gathers.push(gather(gpu, dtype, inner)?);
+            means.push(mean(gpu, dtype, inner)?);
         }
-        groups.extend([copies, swaps, gathers].map(|cases| (dtype.name(), cases)));
+        groups.extend([copies, swaps, gathers, means].map(|cases| (dtype.name(), cases)));
     }
     for (what, cases) in groups {
         run_together(what, cases, report)?;
@@ -133,6 +135,37 @@ fn gather(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<Pending> {
             "input/gather",
             case,
             error(&ready.read(&y)?, &expected),
+        ))
+    }))
+}
+
+/// Of sequences of two and three tokens, the last tokens' outputs.
+fn mean(gpu: &Arc<Gpu>, dtype: CudaDtype, width: usize) -> Result<Pending> {
+    let mut memory = Memory::new(gpu, dtype, ROWS, 2);
+    let (x, values) = memory.input(width, ValueType::Model);
+    let y = memory.poisoned(Rows::Outputs, width, ValueType::Model);
+    let words = Words {
+        outputs: vec![4, 1],
+        row_of: vec![0, 0, 1, 1, 1],
+        first: vec![0, 2, 5],
+        ..Words::default()
+    };
+    let ready = memory.ready(&words, Vec::new())?;
+    let instr = MeanOutputs::new(gpu, dtype, x, y)?;
+    Ok(Box::new(move || {
+        ready.launch(&instr)?;
+        let of = |tokens: std::ops::Range<usize>| -> Vec<f64> {
+            let sum = |i| tokens.clone().map(|t| values[t * width + i]).sum::<f64>();
+            (0..width).map(|i| sum(i) / tokens.len() as f64).collect()
+        };
+        let expected = [of(2..5), of(0..2)].concat();
+        let worst = error(&ready.read(&y)?, &expected);
+        let case = format!("{} 2 sequences of width {width}", dtype.name());
+        Ok(KernelReport::new(
+            "input/mean",
+            case,
+            worst,
+            rounding(dtype),
         ))
     }))
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use guesthouse_graph::{Node, Op, PositionScheme, Rows, ValueId, ValueType, WeightId};
+use guesthouse_graph::{Node, Op, Pooling, PositionScheme, Rows, ValueId, ValueType, WeightId};
 
 use super::Compiler;
 use crate::cuda::driver::Buffer;
@@ -13,7 +13,7 @@ use crate::cuda::ops::norm::{Norm, NormKind, NormSpec, NormWeights};
 use crate::cuda::ops::pointwise::{Binary, GateInput, Gated, LogNScale, Map, Spread, Unary, Zip};
 use crate::cuda::ops::quant::QuantEmbedding;
 use crate::cuda::ops::recurrent::{CausalConv, ConvSpec, DeltaRule, DeltaSpec};
-use crate::cuda::ops::shape::{Copy, GatherOutputs, Strided, SwapAxes};
+use crate::cuda::ops::shape::{Copy, GatherOutputs, MeanOutputs, Strided, SwapAxes};
 use crate::cuda::weights::{Matrix, VectorType};
 use crate::error::{DeviceError, Result};
 use crate::lower::op_name;
@@ -297,7 +297,18 @@ impl Compiler<'_, '_> {
                 expect(1, 1)?;
                 self.head_linear(index, node, *weight, (ins[0], outs[0]))?;
             }
-            Op::GatherOutputs => {
+            Op::Pool {
+                pooling: Pooling::Mean,
+            } => {
+                expect(1, 1)?;
+                self.fit(node, "result", ins[0].width, outs[0].width)?;
+                let instr = MeanOutputs::new(&gpu, dtype, ins[0], outs[0])?;
+                self.push(index, Rows::Outputs, instr);
+            }
+            Op::GatherOutputs
+            | Op::Pool {
+                pooling: Pooling::Last,
+            } => {
                 expect(1, 1)?;
                 self.fit(node, "result", ins[0].width, outs[0].width)?;
                 let instr = GatherOutputs::new(&gpu, ins[0], outs[0])?;
@@ -359,7 +370,7 @@ impl Compiler<'_, '_> {
             }
             Op::Route(route) => self.route(index, node, route, (&ins, &outs))?,
             Op::Experts(experts) => self.experts(index, node, experts, (&ins, &outs))?,
-            Op::LatentAttention(_) | Op::Pool { .. } => {
+            Op::LatentAttention(_) => {
                 self.supported(node)?;
             }
         }

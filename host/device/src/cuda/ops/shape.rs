@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use guesthouse_graph::Rows;
 
-use super::{Instr, Place, Step, Tensor, access};
+use super::{BatchArgs, Instr, Place, Step, Tensor, access};
 use crate::cuda::compiler::Source;
 use crate::cuda::driver::Gpu;
-use crate::cuda::launch::{Kernel, Params};
+use crate::cuda::launch::{Grid, Kernel, Params};
+use crate::cuda::options::CudaDtype;
 use crate::error::Result;
 
 /// A regular copy within a row, in elements: `outer` runs of `len`.
@@ -308,12 +309,70 @@ impl Instr for GatherOutputs {
         };
         let rows = step.rows(Rows::Outputs);
         let chunks = (width as u32).div_ceil(access::THREADS);
-        let grid = crate::cuda::launch::Grid::new(rows, access::THREADS).yz(chunks, 1);
+        let grid = Grid::new(rows, access::THREADS).yz(chunks, 1);
         self.kernel.launch(step.gpu, grid, &params)
     }
 
     fn name(&self) -> &'static str {
         "gather outputs"
+    }
+}
+
+/// `MeanParams` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MeanParams {
+    x: Tensor,
+    y: Tensor,
+    batch: BatchArgs,
+    width: i32,
+    padding: i32,
+}
+
+// SAFETY: the kernel's structure; its addresses are those of the step's arenas and description.
+unsafe impl Params for MeanParams {}
+
+/// Means over the sequences whose output is wanted; each has all of its tokens in the step.
+pub(crate) struct MeanOutputs {
+    kernel: Kernel,
+    x: Place,
+    y: Place,
+}
+
+impl MeanOutputs {
+    /// Threads of a block.
+    const THREADS: u32 = 128;
+
+    /// The kernel, for values of equal width.
+    ///
+    /// # Errors
+    /// When the kernel is missing.
+    pub(crate) fn new(gpu: &Arc<Gpu>, dtype: CudaDtype, x: Place, y: Place) -> Result<Self> {
+        let source = access::source("input/mean.cu", "mean_outputs", dtype, &x);
+        Ok(Self {
+            kernel: gpu.kernel(&source)?,
+            x,
+            y,
+        })
+    }
+}
+
+impl Instr for MeanOutputs {
+    fn launch(&self, step: &Step<'_>) -> Result<()> {
+        let params = MeanParams {
+            x: step.tensor(&self.x),
+            y: step.tensor(&self.y),
+            batch: step.batch,
+            width: self.x.width as i32,
+            padding: 0,
+        };
+        let chunks = (self.x.width as u32).div_ceil(Self::THREADS);
+        let grid = Grid::new(step.rows(Rows::Outputs), Self::THREADS).yz(chunks, 1);
+        self.kernel.launch(step.gpu, grid, &params)
+    }
+
+    fn name(&self) -> &'static str {
+        "mean"
     }
 }
 

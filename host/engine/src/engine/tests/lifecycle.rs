@@ -309,3 +309,75 @@ fn two_steps_are_under_way_while_the_host_works() {
     // 100 steps back to back: the host's 900 ns between them are hidden.
     assert_eq!(clock.now(), 100 * 1000);
 }
+
+#[test]
+fn a_prompt_is_embedded_by_chunks_in_one_vector() {
+    let info = ExecutorInfo {
+        task: Task::Embed,
+        ..MockExecutor::small_info()
+    };
+    let embed = |max_step_tokens, len: u32| {
+        let config = EngineConfig {
+            max_step_tokens,
+            ..EngineConfig::default()
+        };
+        let mut engine = Engine::new(MockExecutor::new(info.clone()), config);
+        let params = GenerationParams {
+            task: Task::Embed,
+            max_tokens: 0,
+            ..GenerationParams::default()
+        };
+        let events: Vec<_> = (1..=3u64)
+            .map(|id| {
+                let prompt = (0..len).map(|i| (i * id as u32) % 97).collect();
+                submit(&mut engine, with_params(id, prompt, params.clone()))
+            })
+            .collect();
+        run(&mut engine);
+        let one = |events: &Receiver<Event>| {
+            let events: Vec<_> = events.try_iter().collect();
+            let [
+                Event::Started { .. },
+                Event::Embedding(vector),
+                Event::Finished { .. },
+            ] = &events[..]
+            else {
+                panic!("{events:?}");
+            };
+            assert_eq!(engine.stats().generation_tokens, 0);
+            assert_eq!(vector[2], len as f32);
+            vector.clone()
+        };
+        events.iter().map(one).collect::<Vec<_>>()
+    };
+    let whole = embed(64, 20);
+    assert_ne!(whole[0], whole[1]);
+    assert_eq!(embed(3, 20), whole);
+    // As long as the context: nothing follows.
+    assert_eq!(embed(64, 128).len(), 3);
+}
+
+#[test]
+fn each_model_takes_requests_of_its_task() {
+    let refusal = |info: &ExecutorInfo, params: GenerationParams| {
+        let mut engine = engine(info.clone());
+        let request = with_params(1, vec![1, 2], params);
+        engine.submit(request, Box::new(channel().0)).unwrap_err()
+    };
+    let generates = MockExecutor::small_info();
+    let embeds = ExecutorInfo {
+        task: Task::Embed,
+        ..generates.clone()
+    };
+    let embed = GenerationParams {
+        task: Task::Embed,
+        max_tokens: 0,
+        ..GenerationParams::default()
+    };
+    let wrong = SubmitError::WrongTask;
+    assert_eq!(refusal(&generates, embed.clone()), wrong(Task::Generate));
+    let generate = GenerationParams::default();
+    assert_eq!(refusal(&embeds, generate), wrong(Task::Embed));
+    let two = GenerationParams { n: 2, ..embed };
+    assert_eq!(refusal(&embeds, two), SubmitError::EmbeddingParams);
+}

@@ -52,6 +52,7 @@ prop_compose! {
         let request = Request {
             cache_salt: CacheSalt([salt; 32]),
             params: GenerationParams {
+                task: Task::Generate,
                 max_tokens, n, stop_tokens: stop, top_logprobs: Some(1), prompt_logprobs: scores,
             },
             sampling: Arc::new(SamplingPlan { stages: Vec::new(), draw }),
@@ -103,6 +104,7 @@ prop_compose! {
             vocab: 97,
             whole_prompt,
             lengths: LengthRules { by_prompt_above, anew_above },
+            task: Task::Generate,
         };
         let config = EngineConfig { max_running, prefix_cache: cache, ..EngineConfig::default() };
         Load { info, config, jobs }

@@ -346,7 +346,9 @@ impl EventSink for Sink {
                 }
                 return Ok(());
             }
-            Event::Started { .. } | Event::PromptLogprobs(_) => return Ok(()),
+            Event::Started { .. } | Event::PromptLogprobs(_) | Event::Embedding(_) => {
+                return Ok(());
+            }
             Event::Finished { .. } => self
                 .timing
                 .take()

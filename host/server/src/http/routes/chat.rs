@@ -33,7 +33,7 @@ pub(in crate::http) async fn create_chat_completion(
     let chat: ChatFields = parse(&body)?;
     let conversation: ConversationFields = parse(&body)?;
     drop(body);
-    let entry = state.model(sampling.model.as_deref())?;
+    let entry = state.generating(sampling.model.as_deref())?;
     let request = ValidChat::new(sampling, &chat, conversation, &state.facts(&entry.model))?;
     let job = prepare::chat(&entry.model, tenant, &request).await?;
     let params = request.params();

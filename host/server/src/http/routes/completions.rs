@@ -37,7 +37,7 @@ pub(in crate::http) async fn create_completion(
     let sampling: SamplingFields = parse(&body)?;
     let fields: CompletionFields = parse(&body)?;
     drop(body);
-    let entry = state.model(sampling.model.as_deref())?;
+    let entry = state.generating(sampling.model.as_deref())?;
     let request = ValidCompletion::new(sampling, fields, &state.facts(&entry.model))?;
     let job = prepare::completion(&entry.model, tenant, &request).await?;
     let params = request.params();

@@ -32,7 +32,7 @@ pub(in crate::http) async fn create_generation(
     let sampling: SamplingFields = parse(&body)?;
     let fields: GenerateFields = parse(&body)?;
     drop(body);
-    let entry = state.model(sampling.model.as_deref())?;
+    let entry = state.generating(sampling.model.as_deref())?;
     let request = ValidGenerate::new(sampling, fields, &state.facts(&entry.model))?;
     let job = prepare::generate(&entry.model, tenant, &request).await?;
     let prompt = match request.prompt() {

@@ -2,7 +2,8 @@
 
 use crate::http::{AppState, HttpConfig, router};
 use crate::serving::{
-    Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned, SamplingDefaults, ServedModel,
+    Chat, Conversation, Delta, EmbeddingFacts, GuestError, Guests, ParserId, Planned,
+    SamplingDefaults, ServedModel,
 };
 use crate::text::EncodingLimits;
 use axum::body::{Body, to_bytes};
@@ -12,7 +13,7 @@ use futures::future::{BoxFuture, ready};
 use guesthouse_engine::{
     Admission, CacheSalt, Engine, EngineConfig, EngineThread, Executor, ExecutorError,
     ExecutorInfo, GroupInfo, GroupKind, LengthRules, Masks, PromptLogprobs, Row, SampleOutcome,
-    Sampled, SamplingPlan, Slot, StepOutput, StepPlan, Ticket, TokenId,
+    Sampled, SamplingPlan, Slot, StepOutput, StepPlan, Task, Ticket, TokenId,
 };
 use guesthouse_tokenizer::{AddSpecial, GgufVocab, Segment, Tokenizer};
 use serde_json::Value;
@@ -124,6 +125,9 @@ impl Executor for Reciter {
             .samples
             .iter()
             .map(|task| {
+                if self.info.task == Task::Embed {
+                    return SampleOutcome::Embedding(vector(&self.slots[&task.slot].tokens));
+                }
                 let row = &plan.rows[task.row as usize];
                 let admission = &self.slots[&task.slot];
                 let script = &self.scripts[admission.random.lineage as usize % self.scripts.len()];
@@ -158,6 +162,13 @@ impl Executor for Reciter {
             message: "nothing was launched".into(),
         })
     }
+}
+
+/// What the device makes of a prompt: its length and its first and last token, and a fourth number; of length 1.
+pub(super) fn vector(tokens: &[TokenId]) -> Vec<f32> {
+    let numbers = [tokens.len() as u32, tokens[0], tokens[tokens.len() - 1], 7];
+    let length = numbers.iter().map(|x| (x * x) as f32).sum::<f32>().sqrt();
+    numbers.iter().map(|&x| x as f32 / length).collect()
 }
 
 /// What guests are to do, and what they were asked.
@@ -320,9 +331,21 @@ pub(super) struct Setup {
     pub(super) engine: EngineConfig,
     pub(super) gate: Gate,
     pub(super) defaults: SamplingDefaults,
+    pub(super) embedding: Option<EmbeddingFacts>,
 }
 
 impl Setup {
+    /// Makes a [`vector`] of each prompt.
+    pub(super) fn embedding() -> Self {
+        Self {
+            embedding: Some(EmbeddingFacts {
+                width: 4,
+                normalized: true,
+            }),
+            ..Self::saying(&["a"])
+        }
+    }
+
     /// Says these, one per choice, without waiting.
     pub(super) fn saying(scripts: &[&'static str]) -> Self {
         let gate = Gate::default();
@@ -334,6 +357,7 @@ impl Setup {
             engine: EngineConfig::default(),
             gate,
             defaults: SamplingDefaults::default(),
+            embedding: None,
         }
     }
 
@@ -363,6 +387,10 @@ impl Setup {
             vocab: VOCAB,
             whole_prompt: false,
             lengths: LengthRules::default(),
+            task: match self.embedding {
+                Some(_) => Task::Embed,
+                None => Task::Generate,
+            },
         };
         let scripts = self
             .scripts
@@ -390,6 +418,7 @@ impl Setup {
             stop_tokens: vec![END],
             cache_salt: CacheSalt::default(),
             defaults: self.defaults,
+            embedding: self.embedding,
         });
         Server {
             state: AppState::new(vec![Arc::clone(&model)], self.config),

@@ -44,7 +44,7 @@ impl ValidCompletion {
                 "`suffix` is not supported; leave it out",
             ));
         }
-        let prompts = prompts(fields.prompt, facts)?;
+        let prompts = prompts("prompt", fields.prompt, facts)?;
         let top_logprobs = count("logprobs", fields.logprobs, 0, facts.max_logprobs)?;
         let echo = if fields.echo == Some(true) {
             Echo::Prompt
@@ -134,12 +134,17 @@ pub(super) fn max_tokens(given: Option<i64>, facts: &ModelFacts) -> Result<MaxTo
     )
 }
 
-pub(super) fn prompts(field: PromptField, facts: &ModelFacts) -> Result<Vec<RawPrompt>, ApiError> {
+/// Prompts of the field `param`.
+pub(super) fn prompts(
+    param: &str,
+    field: PromptField,
+    facts: &ModelFacts,
+) -> Result<Vec<RawPrompt>, ApiError> {
     let prompts = match field {
         PromptField::Empty => {
             return Err(ApiError::invalid(
-                "prompt",
-                "`prompt` is an empty list; it needs at least one prompt",
+                param,
+                format!("`{param}` is an empty list; it needs at least one prompt"),
             ));
         }
         PromptField::One(prompt) => vec![prompt],
@@ -148,19 +153,19 @@ pub(super) fn prompts(field: PromptField, facts: &ModelFacts) -> Result<Vec<RawP
     if prompts.len() > facts.max_prompts {
         let (found, most) = (prompts.len(), facts.max_prompts);
         return Err(ApiError::invalid(
-            "prompt",
-            format!("`prompt` has {found} prompts, at most {most} are allowed"),
+            param,
+            format!("`{param}` has {found} prompts, at most {most} are allowed"),
         ));
     }
     for prompt in &prompts {
         match prompt {
             RawPrompt::Ids(ids) if ids.is_empty() => {
                 return Err(ApiError::invalid(
-                    "prompt",
-                    "`prompt` has an empty list of token ids; it needs at least one",
+                    param,
+                    format!("`{param}` has an empty list of token ids; it needs at least one"),
                 ));
             }
-            RawPrompt::Ids(ids) => check_ids("prompt", ids, facts.vocab)?,
+            RawPrompt::Ids(ids) => check_ids(param, ids, facts.vocab)?,
             // Whether an empty text has tokens (a BOS) is known once it is encoded.
             RawPrompt::Text(_) => {}
         }

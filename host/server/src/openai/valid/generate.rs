@@ -22,7 +22,7 @@ impl ValidGenerate {
         fields: GenerateFields,
         facts: &ModelFacts,
     ) -> Result<Self, ApiError> {
-        let mut prompts = prompts(fields.prompt, facts)?;
+        let mut prompts = prompts("prompt", fields.prompt, facts)?;
         let prompt = match (prompts.pop(), prompts.is_empty()) {
             (Some(prompt), true) => prompt,
             _ => {

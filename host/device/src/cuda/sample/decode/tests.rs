@@ -52,7 +52,7 @@ fn failures_say_what_the_cpu_says() {
     };
     let why = |failure| match outcome(&result(failure, 0), &[], &note(0), &notes) {
         SampleOutcome::Failed(why) => why,
-        SampleOutcome::Token(t) => panic!("{t:?}"),
+        other => panic!("{other:?}"),
     };
     assert!(why(1).contains("not finite"));
     assert!(why(2).contains("masked"));
