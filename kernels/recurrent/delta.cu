@@ -8,7 +8,7 @@
 // of each 16 of its elements, the 4 from 4 (l / 8) on, in registers. So a row's result never depends on the batch, nor on
 // where a prompt is cut. What tokens bring comes to shared memory AHEAD tokens at a time, while those before are computed.
 //
-// Floor: decode reads and writes every state once; a prompt's tokens follow each other, some 300 cycles each.
+// Floor: decode reads and writes every state once; a prompt's tokens follow each other.
 #include "include/vector.cuh"
 #include "recurrent/state.cuh"
 
