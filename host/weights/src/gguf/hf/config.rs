@@ -270,11 +270,11 @@ impl<'a> Keys<'a> {
 
     /// What the architectures with RMS norms and rotary embeddings share.
     fn decoder(&self) -> Result<Map<String, Value>, WeightsError> {
-        self.rms_normed(self.rope_scaling()?)
+        self.rms_normed(&self.rope_scaling()?)
     }
 
     /// The same with this `rope_scaling`.
-    fn rms_normed(&self, scaling: Value) -> Result<Map<String, Value>, WeightsError> {
+    fn rms_normed(&self, scaling: &Value) -> Result<Map<String, Value>, WeightsError> {
         let eps = self.key("attention.layer_norm_rms_epsilon");
         let eps = self
             .float("attention.layer_norm_rms_epsilon")?
@@ -284,7 +284,7 @@ impl<'a> Keys<'a> {
     }
 
     /// MLP, rope and biases.
-    fn rotated(&self, scaling: Value) -> Result<Map<String, Value>, WeightsError> {
+    fn rotated(&self, scaling: &Value) -> Result<Map<String, Value>, WeightsError> {
         let mut config = object(json!({
             "intermediate_size": self.need("feed_forward_length")?,
             "rope_theta": self.float("rope.freq_base")?.unwrap_or(10_000.0),

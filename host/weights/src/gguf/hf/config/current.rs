@@ -43,7 +43,7 @@ impl Keys<'_> {
         let eps = object(json!({ "layer_norm_eps": self.layer_norm_eps()? }));
         Ok(merge(
             merge(
-                self.rotated(self.rope_scaling()?)?,
+                self.rotated(&self.rope_scaling()?)?,
                 self.share_that_rotates()?,
             ),
             eps,
@@ -101,7 +101,7 @@ impl Keys<'_> {
                     "rope_scaling": scaling,
                     "original_max_position_embeddings": original,
                 });
-                merge(self.rms_normed(Value::Null)?, object(scaling))
+                merge(self.rms_normed(&Value::Null)?, object(scaling))
             }
             _ => {
                 return Err(self.malformed(format!(
