@@ -409,7 +409,7 @@ fn blocks_and_scales_of_mxfp4_are_one_tensor() {
         "y_blocks":{"dtype":"U8","shape":[2,1,16],"data_offsets":[34,66]},
         "y_scales":{"dtype":"U8","shape":[1,2],"data_offsets":[66,68]}}"#;
     let pairs: Vec<u8> = (0..32)
-        .map(|i: u8| (2 * i % 16) | (2 * i + 1) % 16 << 4)
+        .map(|i: u8| (2 * i % 16) | (((2 * i + 1) % 16) << 4))
         .collect();
     let data = [&pairs[..], &[127, 129], &pairs[..], &[127, 129]].concat();
     let source = open(&file(header, &data)).unwrap();
