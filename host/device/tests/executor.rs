@@ -312,8 +312,8 @@ fn a_fork_over_copied_blocks_goes_on_like_its_parent() {
 #[test]
 fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
     use guesthouse_graph::{
-        BuilderLimits, GraphBuilder, ModelInfo, Plan, PlanOptions, PositionScheme, Sharding,
-        SourceCatalog, ValueType,
+        BuilderLimits, CacheKind, CacheSharding, CacheSpec, GraphBuilder, LatentAttention,
+        ModelInfo, Plan, PlanOptions, Sharding, SourceCatalog, ValueLayout,
     };
     use guesthouse_weights::MemorySource;
     let source = Arc::new(MemorySource::new());
@@ -324,16 +324,28 @@ fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
     let ids = b.token_ids().unwrap();
     let table = b.constant(&[4, 8], vec![0.5; 32]).unwrap();
     let x = b.embedding(table, ids).unwrap();
-    b.scope("layers.0.mlp").unwrap();
-    let scheme = PositionScheme::Glm2d {
-        mask: 1,
-        gmask: 2,
-        bos: 3,
+    b.scope("layers.0.self_attn").unwrap();
+    let cache = CacheSpec {
+        kind: CacheKind::Full,
+        kv_heads: 1,
+        k_dim: 6,
+        v_dim: 4,
+        values: ValueLayout::PrefixOfKey,
+        sharding: CacheSharding::Replicated,
     };
-    let positions = b.positions(scheme).unwrap();
-    let positions = b.cast(positions, ValueType::Model).unwrap();
-    let by = b.slice(positions, 0, 0, 1).unwrap();
-    let x = b.mul(x, by).unwrap();
+    // Attention over latents runs once a pass has absorbed it, and no pass is run here.
+    let attention = LatentAttention {
+        cache: b.declare_cache(cache).unwrap(),
+        kv_b: b.constant(&[2 * (2 + 4), 4], vec![0.5; 48]).unwrap(),
+        nope: 2,
+        v_dim: 4,
+        scale: 0.5,
+    };
+    let q = b.reshape(x, &[2, 4]).unwrap();
+    let latent = b.slice(x, 0, 0, 4).unwrap();
+    let k_rope = b.slice(x, 0, 4, 2).unwrap();
+    let o = b.latent_attention(q, latent, k_rope, attention).unwrap();
+    let x = b.reshape(o, &[8]).unwrap();
     let logits = b.linear(x, table, None, Sharding::Replicated).unwrap();
     b.output_logits(logits).unwrap();
     let info = ModelInfo {
@@ -348,7 +360,7 @@ fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
     assert_eq!(error.label(), "device_unsupported");
     let text = error.to_string();
     assert!(
-        text.contains("Positions") && text.contains("layers.0.mlp"),
+        text.contains("LatentAttention") && text.contains("layers.0.self_attn"),
         "{text}"
     );
 }

@@ -16,6 +16,7 @@ use guesthouse_graph::{
 use guesthouse_tokenizer::TokenizerError;
 use guesthouse_weights::{DummySource, TensorInfo, WeightSource, WeightsError, is_buffer};
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -219,11 +220,14 @@ pub fn build_graph(
     })
 }
 
-/// Buffers of old checkpoints are nothing that a graph should name.
+/// What a graph does not name, be it by another of its names. Buffers of old checkpoints are nothing that it should.
 fn unused_params(graph: &Graph, source: &dyn WeightSource) -> Vec<String> {
     let mut unused = guesthouse_graph::unused_params(graph, &source.names());
+    let named: HashSet<String> = params(graph)
+        .filter_map(|(name, _)| source.resolve(&name))
+        .collect();
     let buffer = |name: &str| source.info(name).is_some_and(|info| is_buffer(name, &info));
-    unused.retain(|name| !buffer(name));
+    unused.retain(|name| !named.contains(name) && !buffer(name));
     unused
 }
 
