@@ -159,7 +159,7 @@ fn batch_of_64(device: Where) {
 
 fn chunks(device: Where) {
     for name in cases() {
-        let (model, asks) = (golden(name), asks(12, 100, 8));
+        let (model, asks) = (golden(name), asks(6, 100, 8));
         if whole_prompts(&model, device) {
             uncut(name, device);
             continue;
@@ -316,7 +316,7 @@ fn preempted_sequences_equal_undisturbed_ones() {
 #[test]
 fn thread_counts_do_not_show() {
     for name in cases() {
-        let (model, asks) = (golden(name), asks(8, 100, 8));
+        let (model, asks) = (golden(name), asks(4, 100, 8));
         let expected = alone(&model, &asks, Where::Cpu);
         for threads in [1, 3] {
             let setup = Setup {
