@@ -46,6 +46,7 @@
 //! ```
 
 mod prompt;
+pub mod testing;
 
 pub use prompt::{
     Controls, Message, Plain, Prompt, Role, Trimmed, config, messages, without_tools,

@@ -1,52 +1,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use guesthouse_sdk::chat::testing::{ONE, SYSTEM_FIRST, TWO, conversation, rendered};
 
 const CONTROLS: &[&str] = &["<unk>", "<s>", "</s>"];
 
-/// A control token as its literal in brackets of this kind, text as it is.
-fn render_with(
-    files: Vec<File>,
-    controls: &[&str],
-    conversation: Conversation,
-) -> Result<String, Error> {
-    let tokens = (0u32..).zip(controls).map(|(id, literal)| ControlToken {
-        id,
-        literal: (*literal).into(),
-    });
-    let template = Alpaca::create(files, tokens.collect())?;
-    let segments = template.render(conversation)?;
-    Ok(segments
-        .iter()
-        .map(|segment| match segment {
-            Segment::Special(id) => format!("⟨{}⟩", controls[*id as usize]),
-            Segment::Text(text) => text.clone(),
-            Segment::Media(_) => panic!("media"),
-        })
-        .collect())
-}
-
-fn conversation(messages: &str) -> Conversation {
-    Conversation {
-        messages: messages.into(),
-        tools: None,
-        tool_choice: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        now: 0,
-        kwargs: None,
-    }
-}
-
 fn render(messages: &str) -> String {
-    render_with(vec![], CONTROLS, conversation(messages)).unwrap()
+    rendered::<Alpaca>(vec![], CONTROLS, conversation(messages)).unwrap()
 }
-
-const ONE: &str = r#"[{"role":"user","content":"Hello"}]"#;
-const SYSTEM_FIRST: &str =
-    r#"[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}]"#;
-const TWO: &str = r#"[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."},{"role":"user","content":"How?"}]"#;
 
 /// By `PROMPT_DICT["prompt_no_input"]`.
 #[test]
@@ -82,8 +43,8 @@ fn literals_in_messages_stay_text() {
 fn tools_are_refused() {
     let mut asked = conversation(ONE);
     asked.tools = Some("[]".into());
-    assert!(render_with(vec![], CONTROLS, asked.clone()).is_ok());
+    assert!(rendered::<Alpaca>(vec![], CONTROLS, asked.clone()).is_ok());
     asked.tools = Some(r#"[{"type":"function"}]"#.into());
-    let error = render_with(vec![], CONTROLS, asked).unwrap_err();
+    let error = rendered::<Alpaca>(vec![], CONTROLS, asked).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
 }

@@ -1,48 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use guesthouse_sdk::chat::testing::{ONE, SYSTEM_FIRST, TWO, conversation, rendered};
 
 const CONTROLS: &[&str] = &["<unk>", "<s>", "</s>", "<reserved_106>", "<reserved_107>"];
-
-/// A control token as its literal in brackets of this kind, text as it is.
-fn render_with(
-    files: Vec<File>,
-    controls: &[&str],
-    conversation: Conversation,
-) -> Result<String, Error> {
-    let tokens = (0u32..).zip(controls).map(|(id, literal)| ControlToken {
-        id,
-        literal: (*literal).into(),
-    });
-    let template = Baichuan::create(files, tokens.collect())?;
-    let segments = template.render(conversation)?;
-    Ok(segments
-        .iter()
-        .map(|segment| match segment {
-            Segment::Special(id) => format!("⟨{}⟩", controls[*id as usize]),
-            Segment::Text(text) => text.clone(),
-            Segment::Media(_) => panic!("media"),
-        })
-        .collect())
-}
-
-fn conversation(messages: &str) -> Conversation {
-    Conversation {
-        messages: messages.into(),
-        tools: None,
-        tool_choice: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        now: 0,
-        kwargs: None,
-    }
-}
-
-const ONE: &str = r#"[{"role":"user","content":"Hello"}]"#;
-const SYSTEM_FIRST: &str =
-    r#"[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}]"#;
-const TWO: &str = r#"[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."},{"role":"user","content":"How?"}]"#;
 
 fn files(vocab: u32) -> Vec<File> {
     let file = |name: &str, content: String| File {
@@ -61,8 +22,10 @@ fn files(vocab: u32) -> Vec<File> {
 /// By `build_chat_input` of both generations; the ids of the roles are 195 and 196 there.
 #[test]
 fn prompts_are_those_of_the_published_code() {
-    let first = |messages| render_with(files(64_000), CONTROLS, conversation(messages)).unwrap();
-    let second = |messages| render_with(files(125_696), CONTROLS, conversation(messages)).unwrap();
+    let first =
+        |messages| rendered::<Baichuan>(files(64_000), CONTROLS, conversation(messages)).unwrap();
+    let second =
+        |messages| rendered::<Baichuan>(files(125_696), CONTROLS, conversation(messages)).unwrap();
     let (user, assistant) = ("⟨<reserved_106>⟩", "⟨<reserved_107>⟩");
     for render in [&first as &dyn Fn(&'static str) -> String, &second] {
         assert_eq!(render(ONE), format!("{user}Hello{assistant}"));
@@ -93,9 +56,9 @@ fn roles_are_195_and_196_unless_the_model_says_otherwise() {
         })
         .collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    let prompt = render_with(vec![], &many, conversation(ONE)).unwrap();
+    let prompt = rendered::<Baichuan>(vec![], &many, conversation(ONE)).unwrap();
     assert_eq!(prompt, "⟨<195>⟩Hello⟨<196>⟩");
-    let error = render_with(vec![], CONTROLS, conversation(ONE)).unwrap_err();
+    let error = rendered::<Baichuan>(vec![], CONTROLS, conversation(ONE)).unwrap_err();
     assert!(
         error.to_string().contains("user_token_id is 195"),
         "{error}"

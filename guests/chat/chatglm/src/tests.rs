@@ -1,52 +1,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use guesthouse_sdk::chat::testing::{ONE, SYSTEM_FIRST, TWO, conversation, rendered};
 
 const CONTROLS: &[&str] = &["[gMASK]", "<sop>"];
 
-/// A control token as its literal in brackets of this kind, text as it is.
-fn render_with(
-    files: Vec<File>,
-    controls: &[&str],
-    conversation: Conversation,
-) -> Result<String, Error> {
-    let tokens = (0u32..).zip(controls).map(|(id, literal)| ControlToken {
-        id,
-        literal: (*literal).into(),
-    });
-    let template = ChatGlm::create(files, tokens.collect())?;
-    let segments = template.render(conversation)?;
-    Ok(segments
-        .iter()
-        .map(|segment| match segment {
-            Segment::Special(id) => format!("⟨{}⟩", controls[*id as usize]),
-            Segment::Text(text) => text.clone(),
-            Segment::Media(_) => panic!("media"),
-        })
-        .collect())
-}
-
-fn conversation(messages: &str) -> Conversation {
-    Conversation {
-        messages: messages.into(),
-        tools: None,
-        tool_choice: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        now: 0,
-        kwargs: None,
-    }
-}
-
 fn render(messages: &str) -> String {
-    render_with(vec![], CONTROLS, conversation(messages)).unwrap()
+    rendered::<ChatGlm>(vec![], CONTROLS, conversation(messages)).unwrap()
 }
 
-const ONE: &str = r#"[{"role":"user","content":"Hello"}]"#;
-const SYSTEM_FIRST: &str =
-    r#"[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}]"#;
-const TWO: &str = r#"[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."},{"role":"user","content":"How?"}]"#;
 const SECOND: &[&str] = &["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"];
 const THIRD: &[&str] = &[
     "[MASK]",
@@ -83,7 +45,7 @@ fn first_generation() {
 /// By `build_prompt` of chatglm2-6b.
 #[test]
 fn second_generation() {
-    let render = |messages| render_with(vec![], SECOND, conversation(messages)).unwrap();
+    let render = |messages| rendered::<ChatGlm>(vec![], SECOND, conversation(messages)).unwrap();
     assert_eq!(render(ONE), "⟨[gMASK]⟩⟨sop⟩[Round 1]\n\n问：Hello\n\n答：");
     assert_eq!(
         render(TWO),
@@ -95,7 +57,7 @@ fn second_generation() {
 /// own that SentencePiece gives each of them.
 #[test]
 fn third_generation() {
-    let render = |messages| render_with(vec![], THIRD, conversation(messages)).unwrap();
+    let render = |messages| rendered::<ChatGlm>(vec![], THIRD, conversation(messages)).unwrap();
     assert_eq!(
         render(ONE),
         "⟨[gMASK]⟩⟨sop⟩⟨<|user|>⟩\n Hello⟨<|assistant|>⟩"
@@ -113,7 +75,7 @@ fn third_generation() {
 /// By `build_single_message` of glm-4-9b-chat.
 #[test]
 fn fourth_generation() {
-    let render = |messages| render_with(vec![], FOURTH, conversation(messages)).unwrap();
+    let render = |messages| rendered::<ChatGlm>(vec![], FOURTH, conversation(messages)).unwrap();
     assert_eq!(
         render(TWO),
         "⟨[gMASK]⟩⟨<sop>⟩⟨<|user|>⟩\nHello⟨<|assistant|>⟩\nHi.⟨<|user|>⟩\nHow?⟨<|assistant|>⟩"
@@ -127,7 +89,7 @@ fn rounds_need_turns() {
         r#"[{"role":"assistant","content":"x"}]"#,
         r#"[{"role":"user","content":"x"},{"role":"assistant","content":"x"}]"#,
     ] {
-        let error = render_with(vec![], SECOND, conversation(messages)).unwrap_err();
+        let error = rendered::<ChatGlm>(vec![], SECOND, conversation(messages)).unwrap_err();
         assert!(
             matches!(error, Error::InvalidRequest(_)),
             "{messages}: {error}"
@@ -149,8 +111,8 @@ fn literals_in_messages_stay_text() {
 fn tools_are_refused() {
     let mut asked = conversation(ONE);
     asked.tools = Some("[]".into());
-    assert!(render_with(vec![], CONTROLS, asked.clone()).is_ok());
+    assert!(rendered::<ChatGlm>(vec![], CONTROLS, asked.clone()).is_ok());
     asked.tools = Some(r#"[{"type":"function"}]"#.into());
-    let error = render_with(vec![], CONTROLS, asked).unwrap_err();
+    let error = rendered::<ChatGlm>(vec![], CONTROLS, asked).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
 }

@@ -1,52 +1,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use guesthouse_sdk::chat::testing::{ONE, SYSTEM_FIRST, TWO, conversation, rendered};
 
 const CONTROLS: &[&str] = &["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// A control token as its literal in brackets of this kind, text as it is.
-fn render_with(
-    files: Vec<File>,
-    controls: &[&str],
-    conversation: Conversation,
-) -> Result<String, Error> {
-    let tokens = (0u32..).zip(controls).map(|(id, literal)| ControlToken {
-        id,
-        literal: (*literal).into(),
-    });
-    let template = ChatMl::create(files, tokens.collect())?;
-    let segments = template.render(conversation)?;
-    Ok(segments
-        .iter()
-        .map(|segment| match segment {
-            Segment::Special(id) => format!("⟨{}⟩", controls[*id as usize]),
-            Segment::Text(text) => text.clone(),
-            Segment::Media(_) => panic!("media"),
-        })
-        .collect())
-}
-
-fn conversation(messages: &str) -> Conversation {
-    Conversation {
-        messages: messages.into(),
-        tools: None,
-        tool_choice: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        now: 0,
-        kwargs: None,
-    }
-}
-
 fn render(messages: &str) -> String {
-    render_with(vec![], CONTROLS, conversation(messages)).unwrap()
+    rendered::<ChatMl>(vec![], CONTROLS, conversation(messages)).unwrap()
 }
-
-const ONE: &str = r#"[{"role":"user","content":"Hello"}]"#;
-const SYSTEM_FIRST: &str =
-    r#"[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}]"#;
-const TWO: &str = r#"[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."},{"role":"user","content":"How?"}]"#;
 
 /// By `make_context`: `raw_text`, with the tokens' literals.
 #[test]
@@ -74,13 +35,13 @@ fn an_open_message_is_not_closed() {
     let mut open =
         conversation(r#"[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi"}]"#);
     (open.add_generation_prompt, open.continue_final_message) = (false, true);
-    let prompt = render_with(vec![], CONTROLS, open).unwrap();
+    let prompt = rendered::<ChatMl>(vec![], CONTROLS, open).unwrap();
     assert!(prompt.ends_with("⟨<|im_start|>⟩assistant\nHi"), "{prompt}");
 }
 
 #[test]
 fn a_tokenizer_without_the_tokens_is_refused() {
-    let error = render_with(vec![], &["<|im_start|>"], conversation(ONE)).unwrap_err();
+    let error = rendered::<ChatMl>(vec![], &["<|im_start|>"], conversation(ONE)).unwrap_err();
     assert!(error.to_string().contains("\"<|im_end|>\""), "{error}");
 }
 
@@ -98,8 +59,8 @@ fn literals_in_messages_stay_text() {
 fn tools_are_refused() {
     let mut asked = conversation(ONE);
     asked.tools = Some("[]".into());
-    assert!(render_with(vec![], CONTROLS, asked.clone()).is_ok());
+    assert!(rendered::<ChatMl>(vec![], CONTROLS, asked.clone()).is_ok());
     asked.tools = Some(r#"[{"type":"function"}]"#.into());
-    let error = render_with(vec![], CONTROLS, asked).unwrap_err();
+    let error = rendered::<ChatMl>(vec![], CONTROLS, asked).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
 }

@@ -1,52 +1,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use guesthouse_sdk::chat::testing::{ONE, SYSTEM_FIRST, TWO, conversation, rendered};
 
 const CONTROLS: &[&str] = &["<unk>", "<s>", "</s>"];
 
-/// A control token as its literal in brackets of this kind, text as it is.
-fn render_with(
-    files: Vec<File>,
-    controls: &[&str],
-    conversation: Conversation,
-) -> Result<String, Error> {
-    let tokens = (0u32..).zip(controls).map(|(id, literal)| ControlToken {
-        id,
-        literal: (*literal).into(),
-    });
-    let template = Llama2::create(files, tokens.collect())?;
-    let segments = template.render(conversation)?;
-    Ok(segments
-        .iter()
-        .map(|segment| match segment {
-            Segment::Special(id) => format!("⟨{}⟩", controls[*id as usize]),
-            Segment::Text(text) => text.clone(),
-            Segment::Media(_) => panic!("media"),
-        })
-        .collect())
-}
-
-fn conversation(messages: &str) -> Conversation {
-    Conversation {
-        messages: messages.into(),
-        tools: None,
-        tool_choice: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        now: 0,
-        kwargs: None,
-    }
-}
-
 fn render(messages: &str) -> String {
-    render_with(vec![], CONTROLS, conversation(messages)).unwrap()
+    rendered::<Llama2>(vec![], CONTROLS, conversation(messages)).unwrap()
 }
-
-const ONE: &str = r#"[{"role":"user","content":"Hello"}]"#;
-const SYSTEM_FIRST: &str =
-    r#"[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}]"#;
-const TWO: &str = r#"[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."},{"role":"user","content":"How?"}]"#;
 
 /// By `chat_completion`: BOS and EOS around each pair, spaces as its format strings have them.
 #[test]
@@ -74,7 +35,7 @@ fn what_the_published_code_refuses_is_refused() {
         r#"[{"role":"user","content":"x"},{"role":"user","content":"x"}]"#,
         r#"[{"role":"user","content":"x"},{"role":"system","content":"x"}]"#,
     ] {
-        let error = render_with(vec![], CONTROLS, conversation(messages)).unwrap_err();
+        let error = rendered::<Llama2>(vec![], CONTROLS, conversation(messages)).unwrap_err();
         assert!(
             matches!(error, Error::InvalidRequest(_)),
             "{messages}: {error}"
@@ -96,8 +57,8 @@ fn literals_in_messages_stay_text() {
 fn tools_are_refused() {
     let mut asked = conversation(ONE);
     asked.tools = Some("[]".into());
-    assert!(render_with(vec![], CONTROLS, asked.clone()).is_ok());
+    assert!(rendered::<Llama2>(vec![], CONTROLS, asked.clone()).is_ok());
     asked.tools = Some(r#"[{"type":"function"}]"#.into());
-    let error = render_with(vec![], CONTROLS, asked).unwrap_err();
+    let error = rendered::<Llama2>(vec![], CONTROLS, asked).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
 }
