@@ -1,19 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
-
-fn conversation(messages: &str) -> Conversation {
-    Conversation {
-        messages: messages.into(),
-        tools: None,
-        tool_choice: None,
-        documents: None,
-        add_generation_prompt: true,
-        continue_final_message: false,
-        now: 0,
-        kwargs: None,
-    }
-}
+use crate::chat::testing::conversation;
 
 #[test]
 fn messages_are_read_as_openai_writes_them() {
