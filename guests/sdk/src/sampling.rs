@@ -24,7 +24,8 @@ pub mod bindings {
 }
 
 pub use bindings::exports::guesthouse::sampling::plan::{
-    Draw, Grammar, MinTokens, ModelFacts, Penalties, SamplingPlan, Stage, TokenBias,
+    Asked, Draw, Dry, DynamicTemperature, Grammar, MinTokens, Mirostat, ModelFacts, Penalties,
+    SamplingPlan, Stage, TokenBias, Watermark, Xtc,
 };
 pub use bindings::guesthouse::common::types::{Attr, AttrValue};
 

@@ -94,6 +94,9 @@ fn sampler(module: &SamplerModule) {
         vocab_size: 49_152,
         stop_tokens: vec![2],
         max_len: 2048,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
     };
     let request = r#"{"temperature":0.7,"top_p":0.9,"top_k":40,"seed":7,"presence_penalty":0.5}"#;
     match module.plan(request, &facts, context()) {

@@ -21,6 +21,12 @@ pub struct ModelFacts {
     pub stop_tokens: Vec<u32>,
     /// Longest sequence, tokens.
     pub max_len: u32,
+    /// Tokens of the request's prompt.
+    pub prompt_len: u32,
+    /// Most tokens that the request may generate.
+    pub max_tokens: u32,
+    /// Choices that the client wants.
+    pub choices: u32,
 }
 
 /// A plan that was checked: ids below the vocabulary, numbers in range, something left to draw.
@@ -79,6 +85,9 @@ impl SamplerModule {
             vocab_size: facts.vocab_size,
             stop_tokens: facts.stop_tokens.clone(),
             max_len: facts.max_len,
+            prompt_len: facts.prompt_len,
+            max_tokens: facts.max_tokens,
+            choices: facts.choices,
         };
         store::begin(&mut store);
         let sampler = match samplers.call_create(&mut store, request, &facts_in) {

@@ -291,6 +291,7 @@ fn a_fork_over_copied_blocks_goes_on_like_its_parent() {
         tokens: history,
         prompt_len: 20,
         sampling: Arc::new(plan.clone()),
+        mu: None,
         random: RandomKey {
             seed: 0,
             lineage: 1,

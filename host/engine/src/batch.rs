@@ -96,8 +96,10 @@ impl Draft {
         if end == sequence.len() && sequence.len() < sequence.limit {
             let task = SampleTask {
                 row,
+                back: 0,
                 slot,
                 top_logprobs: sequence.top_logprobs,
+                logprobs: sequence.logprobs,
             };
             self.sample(sequence, task);
             self.forks(state, advance.sequence, start);
@@ -153,8 +155,10 @@ impl Draft {
             self.plan.admitted.extend(admission(&fork));
             let task = SampleTask {
                 row,
+                back: 0,
                 slot,
                 top_logprobs: fork.top_logprobs,
+                logprobs: fork.logprobs,
             };
             self.sample(&mut fork, task);
             if let Some(active) = state.requests.get_mut(&fork.request) {
@@ -200,6 +204,7 @@ fn admission(sequence: &Sequence) -> Option<Admission> {
         prompt_len: sequence.prompt_len,
         sampling: Arc::clone(&sequence.sampling),
         random: sequence.random,
+        mu: sequence.mu,
         blocks: place
             .tables
             .iter()
@@ -246,6 +251,8 @@ fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequenc
             ..leader.random
         },
         top_logprobs: leader.top_logprobs,
+        logprobs: leader.logprobs,
+        mu: leader.mu,
         scores: PromptScores::Done,
         computed: leader.computed,
         unknown: 0,

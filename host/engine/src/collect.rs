@@ -32,6 +32,9 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
             SampleOutcome::Token(sampled) => collect_token(state, id, sampled),
             SampleOutcome::Embedding(vector) => collect_embedding(state, id, vector),
             SampleOutcome::Failed(message) => collect_failure(state, id, message),
+            SampleOutcome::Candidates(_) | SampleOutcome::Row(_) => {
+                collect_failure(state, id, "nobody chooses".to_owned());
+            }
         }
     }
     for id in step.rows.iter().map(|row| row.sequence).chain(step.samples) {
@@ -177,6 +180,7 @@ fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
         return;
     }
     let token = sampled.token;
+    sequence.mu = sampled.mu;
     sequence.tokens.push(token);
     let is_full = sequence.tokens.len() as u32 >= sequence.limit;
     let (request, choice) = (sequence.request, sequence.order.choice);

@@ -4,8 +4,8 @@ use crate::limits::Limits;
 use crate::scheduler::Scheduler;
 use crate::state::State;
 use crate::{
-    EngineConfig, EngineError, EventSink, Executor, Masks, Request, RequestId, Stats, SubmitError,
-    admit, batch, collect, integrity,
+    Attachments, EngineConfig, EngineError, Executor, Masks, Request, RequestId, Stats,
+    SubmitError, admit, batch, collect, integrity,
 };
 
 /// Steps under way at once.
@@ -51,10 +51,10 @@ impl<E: Executor> Engine<E> {
     pub fn submit(
         &mut self,
         request: Request,
-        sink: Box<dyn EventSink>,
+        attachments: impl Into<Attachments>,
     ) -> Result<(), SubmitError> {
         self.check(&request)?;
-        self.state.enqueue(request, sink)
+        self.state.enqueue(request, attachments.into())
     }
 
     /// What [`Engine::submit`] would answer.

@@ -65,8 +65,10 @@
 mod admit;
 mod batch;
 mod block_pool;
+mod chooser;
 mod collect;
 mod config;
+mod constraint;
 mod engine;
 mod error;
 mod event;
@@ -87,7 +89,9 @@ mod stats;
 mod step;
 mod thread;
 
+pub use chooser::*;
 pub use config::*;
+pub use constraint::*;
 pub use engine::*;
 pub use error::*;
 pub use event::*;

@@ -220,7 +220,7 @@ impl MockExecutor {
                     .and_then(|samples| samples.get(*sample as usize))
                 {
                     Some(SampleOutcome::Token(sampled)) => Ok(vec![sampled.token]),
-                    Some(SampleOutcome::Failed(_) | SampleOutcome::Embedding(_)) => Ok(vec![0]),
+                    Some(_) => Ok(vec![0]),
                     None => Err(failed(
                         "launch",
                         format!("step {} was not sampled", ticket.0),
@@ -416,6 +416,7 @@ impl Executor for MockExecutor {
             samples,
             prompt_logprobs,
             exposed: std::time::Duration::ZERO,
+            took: std::time::Duration::ZERO,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What the engine is asked to do.
 
-use crate::{RequestId, SamplingPlan, Task, TokenId};
+use crate::{Chooser, Constraint, EventSink, LogprobsMode, RequestId, SamplingPlan, Task, TokenId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -36,6 +36,41 @@ pub struct Request {
     pub priority: Priority,
 }
 
+/// What belongs to a request but is no data.
+pub struct Attachments {
+    /// Where its events go.
+    pub sink: Box<dyn EventSink>,
+    /// What its choices must follow, from their first token on; each forks its own.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// Needed where the sampling plan's draw asks for one.
+    pub chooser: Option<Box<dyn Chooser>>,
+}
+
+impl<S: EventSink + 'static> From<Box<S>> for Attachments {
+    fn from(sink: Box<S>) -> Self {
+        Self::from(sink as Box<dyn EventSink>)
+    }
+}
+
+impl From<Box<dyn EventSink>> for Attachments {
+    fn from(sink: Box<dyn EventSink>) -> Self {
+        Self {
+            sink,
+            constraint: None,
+            chooser: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Attachments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attachments")
+            .field("constraint", &self.constraint.is_some())
+            .field("chooser", &self.chooser.as_ref().map(|c| c.module()))
+            .finish_non_exhaustive()
+    }
+}
+
 /// When to stop and what to report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GenerationParams {
@@ -54,6 +89,11 @@ pub struct GenerationParams {
     pub top_logprobs: Option<u32>,
     /// Log-probabilities of the prompt's tokens from the second on, each with so many best ones.
     pub prompt_logprobs: Option<u32>,
+    /// Of which logits the log-probabilities are.
+    pub logprobs: LogprobsMode,
+    /// Most tokens guessed per step from the sequence's own n-grams (prompt lookup); 0 is none. What is generated does
+    /// not depend on it.
+    pub drafts: u32,
 }
 
 impl Default for GenerationParams {
@@ -65,6 +105,8 @@ impl Default for GenerationParams {
             stop_tokens: Vec::new(),
             top_logprobs: None,
             prompt_logprobs: None,
+            logprobs: LogprobsMode::Raw,
+            drafts: 0,
         }
     }
 }

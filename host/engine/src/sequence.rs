@@ -2,8 +2,8 @@
 
 use crate::block_pool::{BlockHandle, PrefixKey};
 use crate::{
-    BlockId, CacheSalt, Priority, RandomKey, RequestId, Sampled, SamplingPlan, SequenceId, Slot,
-    Ticket, TokenId,
+    BlockId, CacheSalt, LogprobsMode, Priority, RandomKey, RequestId, Sampled, SamplingPlan,
+    SequenceId, Slot, Ticket, TokenId,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,6 +66,9 @@ pub(crate) struct Sequence {
     pub(crate) sampling: Arc<SamplingPlan>,
     pub(crate) random: RandomKey,
     pub(crate) top_logprobs: u32,
+    pub(crate) logprobs: LogprobsMode,
+    /// Of a mirostat stage, after `tokens`.
+    pub(crate) mu: Option<f32>,
     pub(crate) scores: PromptScores,
     /// Positions whose computation was launched.
     pub(crate) computed: u32,

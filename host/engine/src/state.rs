@@ -5,8 +5,8 @@ use crate::limits::Limits;
 use crate::prefix_cache::{PrefixCache, by_length};
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
 use crate::{
-    EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason, RandomKey, Request,
-    RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
+    Attachments, EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason,
+    RandomKey, Request, RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl State {
     pub(crate) fn enqueue(
         &mut self,
         request: Request,
-        sink: Box<dyn EventSink>,
+        attachments: Attachments,
     ) -> Result<(), SubmitError> {
         self.admissible(&request)?;
         let choices_per_prefill = self.limits.choices_per_prefill(&request);
@@ -202,6 +202,8 @@ impl State {
                     lineage: choice,
                 },
                 top_logprobs: params.top_logprobs.unwrap_or(0),
+                logprobs: params.logprobs,
+                mu: None,
                 scores,
                 computed: 0,
                 unknown: 0,
@@ -217,7 +219,7 @@ impl State {
         }
         let (id, open, stop_tokens) = (request.id, params.n, request.params.stop_tokens);
         let active = Active {
-            sink,
+            sink: attachments.sink,
             stop_tokens,
             sequences,
             open,

@@ -38,6 +38,8 @@ pub struct Admission {
     pub sampling: Arc<SamplingPlan>,
     /// Random numbers.
     pub random: RandomKey,
+    /// State of a mirostat stage ([`Sampled::mu`]) after `tokens`; `None` at the beginning.
+    pub mu: Option<f32>,
     /// Block table of each group, in group order; blocks of a prefix hit, or shared by a fork.
     ///
     /// Here and while a sequence runs, a window group's entries wholly before the window of its next position mean
@@ -68,7 +70,8 @@ pub struct Row {
 pub enum Input {
     /// All of `start..start + len` is in the slot's history.
     History,
-    /// These tokens are appended; `start + len` is the history's new length.
+    /// These tokens are appended; `start + len` is the history's new length. What the history had beyond the place of the
+    /// first one (drafts that were refused) is forgotten.
     Known(Vec<TokenId>),
     /// The token that an earlier step sampled, not known to the engine yet: entry `sample` of that plan's `samples`.
     From {
@@ -79,16 +82,32 @@ pub enum Input {
     },
 }
 
-/// Choose one token from the logits of a row's last position. Several tasks may share a row (`n` choices of a
-/// prompt).
+/// Choose one token from the logits of one position of a row. Several tasks may share a row (`n` choices of a prompt, or
+/// the positions of a draft).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleTask {
     /// Index into [`StepPlan::rows`].
     pub row: u32,
+    /// Positions before the row's last one: 0 is the last. With more, the history ends that much earlier, as far as stages
+    /// and random numbers go.
+    pub back: u32,
     /// Whose sampling plan, history and random key apply.
     pub slot: Slot,
     /// Best tokens to report with their log-probabilities.
     pub top_logprobs: u32,
+    /// Of which logits they are reported.
+    pub logprobs: LogprobsMode,
+}
+
+/// Which numbers are reported with a token (vLLM's `--logprobs-mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogprobsMode {
+    /// Before every stage but a grammar's mask.
+    #[default]
+    Raw,
+    /// After all stages. [`Sampled::logprob`] then equals [`Sampled::processed_logprob`], and rank and best tokens are those
+    /// of the processed row.
+    Processed,
 }
 
 /// Copy of one KV block within its group.
@@ -114,6 +133,8 @@ pub struct StepOutput {
     /// How long the device waited for the host before this step: between the end of the step before and the start of this
     /// one, where this one was wanted. Zero where it is not measured.
     pub exposed: Duration,
+    /// How long the step took on the device. Zero where it is not measured.
+    pub took: Duration,
 }
 
 /// Result of one sample task.
@@ -123,6 +144,10 @@ pub enum SampleOutcome {
     Token(Sampled),
     /// The prompt's vector, of a model that embeds.
     Embedding(Vec<f32>),
+    /// What a guest chooses from ([`Draw::Candidates`](crate::Draw::Candidates)).
+    Candidates(Box<Candidates>),
+    /// A whole row for a guest ([`Draw::Row`](crate::Draw::Row)).
+    Row(Box<LogitsRow>),
     /// Nothing could be chosen (all tokens masked, logits not finite): ends that sequence.
     Failed(String),
 }
@@ -140,6 +165,46 @@ pub struct Sampled {
     pub processed_logprob: f32,
     /// Best raw tokens, best first.
     pub top: Vec<(TokenId, f32)>,
+    /// A mirostat stage's bound on surprise (bits) for the token after this one; `None` without such a stage.
+    pub mu: Option<f32>,
+}
+
+/// The best of a row, best first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidates {
+    /// Those above -inf, at most as many as were asked for.
+    pub tokens: Vec<TokenId>,
+    /// Their logits after all stages.
+    pub logits: Vec<f32>,
+    /// Their log-probabilities in the task's [`LogprobsMode`].
+    pub logprobs: Vec<f32>,
+    /// Their ranks in it.
+    pub ranks: Vec<u32>,
+    /// Of the whole row after all stages.
+    pub log_sum_exp: f32,
+    /// Of the whole row after all stages, nats.
+    pub entropy: f32,
+    /// In (0, 1), from the sequence's random key and position, apart from the token draw's numbers.
+    pub uniform: f32,
+    /// Best tokens that the task wants reported, best first.
+    pub top: Vec<(TokenId, f32)>,
+    /// `[hidden size]` if asked for, else empty.
+    pub hidden: Vec<f32>,
+}
+
+/// A whole row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogitsRow {
+    /// `[vocab]`, after all stages.
+    pub logits: Vec<f32>,
+    /// `[vocab]`, before every stage but a grammar's mask, if that differs.
+    pub raw: Option<Vec<f32>>,
+    /// In (0, 1), from the sequence's random key and position, apart from the token draw's numbers.
+    pub uniform: f32,
+    /// Best tokens that the task wants reported, best first.
+    pub top: Vec<(TokenId, f32)>,
+    /// `[hidden size]` if asked for, else empty.
+    pub hidden: Vec<f32>,
 }
 
 /// Log-probabilities of prompt tokens of one row.

@@ -1,7 +1,7 @@
 //! The engine on a thread of its own.
 
 use crate::{
-    Engine, EngineError, Event, EventSink, Executor, Limits, Progress, Request, RequestId, Stats,
+    Attachments, Engine, EngineError, Event, Executor, Limits, Progress, Request, RequestId, Stats,
     SubmitError,
 };
 use std::collections::VecDeque;
@@ -108,7 +108,7 @@ struct Inbox {
 }
 
 enum Command {
-    Submit(Box<Request>, Box<dyn EventSink>),
+    Submit(Box<Request>, Attachments),
     Cancel(RequestId),
 }
 
@@ -158,7 +158,12 @@ impl EngineHandle {
     ///
     /// # Errors
     /// When the request can never run, the queue is full, or the engine is shutting down or dead.
-    pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
+    pub fn submit(
+        &self,
+        request: Request,
+        attachments: impl Into<Attachments>,
+    ) -> Result<(), SubmitError> {
+        let attachments = attachments.into();
         let shared = &self.owner.shared;
         shared.limits.check(&request)?;
         let mut inbox = lock(&shared.inbox);
@@ -181,7 +186,7 @@ impl EngineHandle {
         inbox.submissions += 1;
         inbox
             .commands
-            .push_back(Command::Submit(Box::new(request), sink));
+            .push_back(Command::Submit(Box::new(request), attachments));
         drop(inbox);
         shared.arrived.notify_one();
         Ok(())
@@ -264,9 +269,9 @@ impl Shared {
 }
 
 fn refuse(command: Command, reason: &SubmitError) {
-    if let Command::Submit(_, mut sink) = command {
+    if let Command::Submit(_, mut attachments) = command {
         // Whoever is gone needs no answer.
-        let _ = sink.send(Event::Failed {
+        let _ = attachments.sink.send(Event::Failed {
             choice: None,
             error: EngineError::Refused(reason.clone()),
         });
@@ -350,16 +355,16 @@ impl<E: Executor> Loop<E> {
 
     fn apply(&mut self, command: Command) {
         match command {
-            Command::Submit(request, sink) => self.submit(*request, sink),
+            Command::Submit(request, attachments) => self.submit(*request, attachments),
             Command::Cancel(id) => self.engine.cancel(id),
         }
     }
 
-    fn submit(&mut self, request: Request, sink: Box<dyn EventSink>) {
+    fn submit(&mut self, request: Request, attachments: Attachments) {
         // A refused request would take the sink with it, unanswered.
         match self.engine.check(&request) {
-            Ok(()) => self.engine.submit(request, sink).unwrap_or_default(),
-            Err(reason) => refuse(Command::Submit(Box::new(request), sink), &reason),
+            Ok(()) => self.engine.submit(request, attachments).unwrap_or_default(),
+            Err(reason) => refuse(Command::Submit(Box::new(request), attachments), &reason),
         }
     }
 

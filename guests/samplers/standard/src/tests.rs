@@ -7,6 +7,9 @@ fn facts() -> ModelFacts {
         vocab_size: 100,
         stop_tokens: vec![2, 7],
         max_len: 64,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
     }
 }
 

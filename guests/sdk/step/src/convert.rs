@@ -3,13 +3,18 @@
 use crate::bindings::exports::guesthouse::sampling::plan as step;
 use crate::bindings::guesthouse::common::types as step_types;
 use guesthouse_sdk::Error;
-use guesthouse_sdk::sampling::{Attr, AttrValue, Draw, ModelFacts, SamplingPlan, Stage};
+use guesthouse_sdk::sampling::{
+    Asked, Attr, AttrValue, Draw, Mirostat, ModelFacts, SamplingPlan, Stage,
+};
 
 pub fn facts(f: step::ModelFacts) -> ModelFacts {
     ModelFacts {
         vocab_size: f.vocab_size,
         stop_tokens: f.stop_tokens,
         max_len: f.max_len,
+        prompt_len: f.prompt_len,
+        max_tokens: f.max_tokens,
+        choices: f.choices,
     }
 }
 
@@ -28,11 +33,26 @@ pub fn plan(p: SamplingPlan) -> step::SamplingPlan {
         draw: match p.draw {
             Draw::Greedy => step::Draw::Greedy,
             Draw::Sample => step::Draw::Sample,
-            Draw::Step(n) => step::Draw::Step(n),
-            Draw::Logits => step::Draw::Logits,
+            Draw::Step(x) => step::Draw::Step(asked(x)),
+            Draw::Logits(x) => step::Draw::Logits(asked(x)),
         },
         seed: p.seed,
         ext: p.ext.into_iter().map(attr).collect(),
+    }
+}
+
+fn asked(a: Asked) -> step::Asked {
+    step::Asked {
+        candidates: a.candidates,
+        search: a.search,
+        hidden: a.hidden,
+    }
+}
+
+fn mirostat(m: Mirostat) -> step::Mirostat {
+    step::Mirostat {
+        tau: m.tau,
+        eta: m.eta,
     }
 }
 
@@ -67,6 +87,35 @@ fn stage(s: Stage) -> step::Stage {
         Stage::TopP(x) => step::Stage::TopP(x),
         Stage::MinP(x) => step::Stage::MinP(x),
         Stage::TypicalP(x) => step::Stage::TypicalP(x),
+        Stage::NoRepeatNgram(x) => step::Stage::NoRepeatNgram(x),
+        Stage::Dry(x) => step::Stage::Dry(step::Dry {
+            multiplier: x.multiplier,
+            base: x.base,
+            allowed_length: x.allowed_length,
+            range: x.range,
+            breakers: x.breakers,
+        }),
+        Stage::DynamicTemperature(x) => step::Stage::DynamicTemperature(step::DynamicTemperature {
+            min: x.min,
+            max: x.max,
+            exponent: x.exponent,
+        }),
+        Stage::TopNSigma(x) => step::Stage::TopNSigma(x),
+        Stage::EpsilonCutoff(x) => step::Stage::EpsilonCutoff(x),
+        Stage::EtaCutoff(x) => step::Stage::EtaCutoff(x),
+        Stage::TailFree(x) => step::Stage::TailFree(x),
+        Stage::Xtc(x) => step::Stage::Xtc(step::Xtc {
+            probability: x.probability,
+            threshold: x.threshold,
+        }),
+        Stage::Mirostat1(x) => step::Stage::Mirostat1(mirostat(x)),
+        Stage::Mirostat2(x) => step::Stage::Mirostat2(mirostat(x)),
+        Stage::Watermark(x) => step::Stage::Watermark(step::Watermark {
+            key: x.key,
+            gamma: x.gamma,
+            delta: x.delta,
+            context: x.context,
+        }),
         Stage::Custom((name, attrs)) => {
             step::Stage::Custom((name, attrs.into_iter().map(attr).collect()))
         }

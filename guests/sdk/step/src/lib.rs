@@ -11,8 +11,8 @@
 //!
 //! ```
 //! use guesthouse_sdk::Error;
-//! use guesthouse_sdk::sampling::{Draw, ModelFacts, Request, Sampler, SamplingPlan};
-//! use guesthouse_sdk_step::{Choices, Rows, StepSampler};
+//! use guesthouse_sdk::sampling::{Asked, Draw, ModelFacts, Request, Sampler, SamplingPlan};
+//! use guesthouse_sdk_step::{Candidates, Choices, Rows, StepSampler};
 //!
 //! struct Best;
 //!
@@ -22,14 +22,15 @@
 //!     }
 //!
 //!     fn plan(&self) -> Result<SamplingPlan, Error> {
-//!         Ok(SamplingPlan { stages: vec![], draw: Draw::Step(1), seed: None, ext: vec![] })
+//!         let asked = Asked { candidates: 1, search: false, hidden: false };
+//!         Ok(SamplingPlan { stages: vec![], draw: Draw::Step(asked), seed: None, ext: vec![] })
 //!     }
 //! }
 //!
 //! impl StepSampler for Best {
-//!     fn step(&self, rows: Rows) -> Choices {
+//!     fn step(&self, rows: Rows, best: Candidates) -> Choices {
 //!         let n = rows.branches.len();
-//!         Choices { parent: (0..n as u32).collect(), token: rows.tokens, flags: vec![0; n], score: vec![0.0; n] }
+//!         Choices { parent: (0..n as u32).collect(), token: best.tokens, flags: vec![0; n], score: vec![0.0; n] }
 //!     }
 //! }
 //!
@@ -59,34 +60,29 @@ pub mod bindings {
     });
 }
 
-pub use bindings::exports::guesthouse::sampling::stepping::{Choices, Rows};
+pub use bindings::exports::guesthouse::sampling::stepping::{
+    Candidates, Choices, Finished, Rows, Verdict,
+};
 
 /// A sampler that picks tokens itself. Its plan's draw is [`Draw::Step`] or [`Draw::Logits`].
 pub trait StepSampler: Sampler {
     /// Chooses among the best candidates of each row of one request.
-    fn step(&self, rows: Rows) -> Choices;
+    fn step(&self, rows: Rows, candidates: Candidates) -> Choices;
 
-    /// Chooses from whole rows: `logits` has `vocab_size` numbers per branch.
-    fn step_logits(
-        &self,
-        branches: Vec<u32>,
-        last: Vec<u32>,
-        uniform: Vec<f32>,
-        logits: Vec<f32>,
-    ) -> Choices {
-        let _ = (branches, last, uniform, logits);
-        Choices {
-            parent: vec![],
-            token: vec![],
-            flags: vec![],
-            score: vec![],
-        }
+    /// Chooses from whole rows, or changes them: `logits` has `vocab_size` numbers per row. By default the host draws from
+    /// them as they are.
+    fn step_logits(&self, rows: Rows, logits: Vec<f32>) -> Verdict {
+        let _ = rows;
+        Verdict::Logits(logits)
     }
 
-    /// Finished branches in the order they are to be returned; by default as they finished.
-    fn select(&self, branches: Vec<u32>, scores: Vec<f32>) -> Vec<u32> {
-        let _ = scores;
-        branches
+    /// Finished branches, by index, in the order they are to be returned; by default the best scores, as many as are wanted.
+    fn select(&self, finished: Finished) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..finished.scores.len() as u32).collect();
+        let score = |i: u32| finished.scores[i as usize];
+        order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+        order.truncate(finished.wanted as usize);
+        order
     }
 }
 
@@ -130,26 +126,27 @@ macro_rules! export_step_sampler {
             }
 
             impl __step::Guest for __GuesthouseGuest {
-                fn step(sampler: __plan::SamplerBorrow<'_>, rows: __step::Rows) -> __step::Choices {
-                    sampler.get::<__GuesthouseSampler>().0.step(rows)
+                fn step(
+                    sampler: __plan::SamplerBorrow<'_>,
+                    rows: __step::Rows,
+                    candidates: __step::Candidates,
+                ) -> __step::Choices {
+                    sampler.get::<__GuesthouseSampler>().0.step(rows, candidates)
                 }
 
                 fn step_logits(
                     sampler: __plan::SamplerBorrow<'_>,
-                    branches: ::std::vec::Vec<u32>,
-                    last: ::std::vec::Vec<u32>,
-                    uniform: ::std::vec::Vec<f32>,
+                    rows: __step::Rows,
                     logits: ::std::vec::Vec<f32>,
-                ) -> __step::Choices {
-                    sampler.get::<__GuesthouseSampler>().0.step_logits(branches, last, uniform, logits)
+                ) -> __step::Verdict {
+                    sampler.get::<__GuesthouseSampler>().0.step_logits(rows, logits)
                 }
 
                 fn select(
                     sampler: __plan::SamplerBorrow<'_>,
-                    branches: ::std::vec::Vec<u32>,
-                    scores: ::std::vec::Vec<f32>,
+                    finished: __step::Finished,
                 ) -> ::std::vec::Vec<u32> {
-                    sampler.get::<__GuesthouseSampler>().0.select(branches, scores)
+                    sampler.get::<__GuesthouseSampler>().0.select(finished)
                 }
             }
         };

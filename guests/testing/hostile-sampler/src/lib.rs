@@ -10,12 +10,20 @@ wit_bindgen::generate!({
 mod misbehave;
 
 use exports::guesthouse::sampling::plan::{
-    Draw, Grammar, Guest, GuestSampler, MinTokens, ModelFacts, Penalties, Sampler, SamplingPlan,
-    Stage, TokenBias,
+    Asked, Draw, Grammar, Guest, GuestSampler, MinTokens, ModelFacts, Penalties, Sampler,
+    SamplingPlan, Stage, TokenBias,
 };
 use guesthouse::common::types::{Attr, AttrValue, Error};
 
 struct Hostile;
+
+fn asked(candidates: u32) -> Asked {
+    Asked {
+        candidates,
+        search: false,
+        hidden: false,
+    }
+}
 
 struct Hold {
     request: String,
@@ -96,11 +104,11 @@ impl GuestSampler for Hold {
                 vec![]
             }
             "step" => {
-                draw = Draw::Step(256);
+                draw = Draw::Step(asked(256));
                 vec![]
             }
             "logits" => {
-                draw = Draw::Logits;
+                draw = Draw::Logits(asked(1));
                 vec![]
             }
             _ => {

@@ -48,8 +48,11 @@ pub(super) fn plan(
     let draw = match plan.draw {
         wit::Draw::Greedy => Draw::Greedy,
         wit::Draw::Sample => Draw::Sample,
-        wit::Draw::Step(n) => return Err(check.unsupported(format!("draw step({n}) (tier 2)"))),
-        wit::Draw::Logits => return Err(check.unsupported("draw logits (tier 3)".into())),
+        wit::Draw::Step(asked) => {
+            let n = asked.candidates;
+            return Err(check.unsupported(format!("draw step({n}) (tier 2)")));
+        }
+        wit::Draw::Logits(_) => return Err(check.unsupported("draw logits (tier 3)".into())),
     };
     let stages = plan
         .stages
@@ -185,6 +188,17 @@ impl Check<'_> {
                     self.unsupported(format!("a grammar stage ({:?})", clip(&grammar.syntax)))
                 );
             }
+            wit::Stage::NoRepeatNgram(_)
+            | wit::Stage::Dry(_)
+            | wit::Stage::DynamicTemperature(_)
+            | wit::Stage::TopNSigma(_)
+            | wit::Stage::EpsilonCutoff(_)
+            | wit::Stage::EtaCutoff(_)
+            | wit::Stage::TailFree(_)
+            | wit::Stage::Xtc(_)
+            | wit::Stage::Mirostat1(_)
+            | wit::Stage::Mirostat2(_)
+            | wit::Stage::Watermark(_) => return Err(self.unsupported("this stage".into())),
             wit::Stage::Custom((name, _)) => {
                 return Err(self.unsupported(format!("custom stage {:?}", clip(&name))));
             }

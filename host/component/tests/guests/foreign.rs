@@ -109,6 +109,9 @@ fn samplers_get_a_stub() {
         vocab_size: 10,
         stop_tokens: vec![],
         max_len: 8,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
     };
     let first = sampler.plan("hello", &facts, context()).unwrap();
     assert_eq!(

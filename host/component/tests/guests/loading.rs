@@ -192,6 +192,9 @@ fn cached(folder: &std::path::Path) -> Result<CodeSource, ComponentError> {
         vocab_size: 10,
         stop_tokens: vec![],
         max_len: 8,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
     };
     let planned = module.sampler()?.plan("honest", &facts, context())?;
     assert_eq!(planned.seed, Some(7), "what was loaded works");

@@ -15,6 +15,9 @@ fn plan(request: &str) -> Result<PlannedSampling, ComponentError> {
         vocab_size: 100,
         stop_tokens: vec![2],
         max_len: 64,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
     };
     MODULE.plan(request, &facts, context())
 }

@@ -25,6 +25,7 @@ pub(crate) fn score(isa: Isa, logits: &[f32], target: TokenId, top: u32) -> Samp
         logprob: raw.0,
         rank: raw.1,
         processed_logprob: raw.0,
+        mu: None,
         top: raw.2,
     }
 }
@@ -101,6 +102,9 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         return SampleOutcome::Failed(nothing_left(&stages));
     }
     let token = match plan.draw {
+        DrawKind::Candidates(_) | DrawKind::Row(_) => {
+            return SampleOutcome::Failed("this device hands no candidates to guests".to_owned());
+        }
         DrawKind::Greedy => select::argmax(processed),
         DrawKind::Sample => {
             let position = draw.history.tokens().len();
@@ -119,6 +123,7 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         rank,
         processed_logprob,
         top,
+        mu: None,
     })
 }
 

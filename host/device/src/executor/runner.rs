@@ -164,7 +164,7 @@ impl<D: Device> Runner<D> {
             .iter()
             .map(|s| match s {
                 SampleOutcome::Token(t) => Some(t.token),
-                SampleOutcome::Failed(_) | SampleOutcome::Embedding(_) => None,
+                _ => None,
             })
             .collect();
         for (slot, sample) in step.owed {
@@ -192,6 +192,7 @@ impl<D: Device> Runner<D> {
             samples: done.samples,
             prompt_logprobs,
             exposed: done.exposed,
+            took: std::time::Duration::ZERO,
         })
     }
 

@@ -57,6 +57,7 @@ impl Slots {
             prompt_len,
             sampling,
             random,
+            mu: _,
             blocks,
         } = admission;
         let groups = self.info.groups.len();

@@ -40,6 +40,7 @@ impl<E: Executor> Driver<E> {
             prompt_len: tokens.len() as u32,
             sampling: Arc::new(sampling.clone()),
             random: RandomKey { seed, lineage: 0 },
+            mu: None,
             blocks: vec![Vec::new(); self.next_block.len()],
         });
     }
@@ -153,7 +154,9 @@ pub fn task(row: u32, slot: u32) -> SampleTask {
     SampleTask {
         row,
         slot: Slot(slot),
+        back: 0,
         top_logprobs: 5,
+        logprobs: guesthouse_engine::LogprobsMode::Raw,
     }
 }
 

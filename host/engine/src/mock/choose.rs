@@ -43,6 +43,7 @@ pub(super) fn score(hash: u64, token: TokenId, vocab: u32, top: u32) -> Sampled 
         rank,
         processed_logprob: logprob(own),
         top,
+        mu: None,
     }
 }
 
@@ -65,7 +66,7 @@ pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> S
     };
     let key = match admission.sampling.draw {
         Draw::Greedy => 0,
-        Draw::Sample => {
+        Draw::Sample | Draw::Candidates(_) | Draw::Row(_) => {
             mix(
                 mix(admission.random.seed, u64::from(admission.random.lineage)),
                 u64::from(row.position),

@@ -12,6 +12,7 @@ fn admission(slot: u32, tokens: &[TokenId], blocks: &[u32]) -> Admission {
         tokens: tokens.to_vec(),
         prompt_len: tokens.len() as u32,
         sampling: Arc::new(SamplingPlan::greedy()),
+        mu: None,
         random: RandomKey {
             seed: 0,
             lineage: 0,
@@ -51,7 +52,9 @@ fn sampled(plan: StepPlan, slot: u32) -> StepPlan {
         samples: vec![SampleTask {
             row: 0,
             slot: Slot(slot),
+            back: 0,
             top_logprobs: 0,
+            logprobs: crate::LogprobsMode::Raw,
         }],
         ..plan
     }

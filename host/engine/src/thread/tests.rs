@@ -58,7 +58,7 @@ struct Blocking {
     proceed: Receiver<()>,
 }
 
-impl EventSink for Blocking {
+impl crate::EventSink for Blocking {
     fn send(&mut self, _: Event) -> Result<(), crate::Disconnected> {
         let _ = self.entered.send(());
         let _ = self.proceed.recv();

@@ -178,6 +178,7 @@ impl Running {
                     stop_tokens: job.text.stop_tokens.clone(),
                     top_logprobs: job.top_logprobs,
                     prompt_logprobs: job.prompt_logprobs,
+                    ..GenerationParams::default()
                 },
                 sampling: Arc::clone(&job.plan),
                 seed: job.seed,

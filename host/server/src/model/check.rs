@@ -60,6 +60,9 @@ fn sampler(module: &Arc<Module>) -> Result<String, ComponentError> {
         vocab_size: 1000,
         stop_tokens: vec![0],
         max_len: 1024,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
     };
     let request = r#"{"temperature":0.7,"top_p":0.9}"#;
     let plan = module

@@ -336,6 +336,9 @@ pub fn load(
         vocab_size: vocab,
         stop_tokens: stop_tokens.clone(),
         max_len,
+        prompt_len: 0,
+        max_tokens: 0,
+        choices: 1,
     };
     let cache_salt = cache_salt(&files, &modules, target);
     let defaults = files.sampling_defaults();

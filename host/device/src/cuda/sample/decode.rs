@@ -80,6 +80,7 @@ pub(super) fn sampled(result: &ResultWords, tops: &[TopWords], note: &Note) -> S
         logprob: result.logprob,
         rank: result.rank,
         processed_logprob: result.processed,
+        mu: None,
         top: best(result, tops, note.top as usize),
     }
 }

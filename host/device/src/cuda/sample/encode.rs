@@ -137,6 +137,10 @@ impl Encoder {
             kind: match draw.plan.draw {
                 DrawKind::Greedy => kind::GREEDY,
                 DrawKind::Sample => kind::SAMPLE,
+                DrawKind::Candidates(_) | DrawKind::Row(_) => {
+                    note.1 = true;
+                    kind::GREEDY
+                }
             },
             seed_low: draw.random.seed as u32,
             seed_high: (draw.random.seed >> 32) as u32,

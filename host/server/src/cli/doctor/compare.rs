@@ -230,6 +230,7 @@ mod tests {
             logprob,
             rank: 1,
             processed_logprob: logprob,
+            mu: None,
             top: top.to_vec(),
         }
     }

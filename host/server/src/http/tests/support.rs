@@ -94,6 +94,7 @@ fn scored(token: TokenId, logprob: f32, top: u32) -> Sampled {
         logprob,
         rank: 1,
         processed_logprob: logprob,
+        mu: None,
         top: best,
     }
 }
@@ -147,6 +148,7 @@ impl Executor for Reciter {
             samples,
             prompt_logprobs,
             exposed: Duration::from_micros(40),
+            took: std::time::Duration::ZERO,
         });
         Ok(plan.ticket)
     }
