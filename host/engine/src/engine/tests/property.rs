@@ -54,6 +54,7 @@ prop_compose! {
             params: GenerationParams {
                 task: Task::Generate,
                 max_tokens, n, stop_tokens: stop, top_logprobs: Some(1), prompt_logprobs: scores,
+                ..GenerationParams::default()
             },
             sampling: Arc::new(SamplingPlan { stages: Vec::new(), draw }),
             seed,
