@@ -87,6 +87,14 @@ pub enum DeviceError {
         /// What was expected and what was found.
         what: String,
     },
+    /// No token can be drawn from a row of logits.
+    #[error("cannot draw from a row of {found} logits: {why}")]
+    Logits {
+        /// Elements of the row.
+        found: usize,
+        /// Why.
+        why: String,
+    },
     /// The device is not part of this build or machine.
     #[error("{device}: {why}")]
     Absent {
@@ -113,6 +121,7 @@ impl DeviceError {
             Self::GpuMemory(_) => "device_gpu_memory",
             Self::Thread(_) => "device_thread",
             Self::Step { .. } => "device_step",
+            Self::Logits { .. } => "device_logits",
             Self::Absent { .. } => "device_absent",
         }
     }

@@ -6,6 +6,7 @@ pub(crate) use super::simd::Isa;
 use crate::device::Draw;
 
 pub mod philox;
+mod rows;
 mod select;
 mod softmax;
 mod stages;
@@ -13,6 +14,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
+pub use rows::draw_row;
 pub(crate) use select::best;
 use softmax::LogSumExp;
 
