@@ -4,15 +4,17 @@
 //! [`export_step_sampler!`]. It stands apart from `guesthouse-sdk` because the macros of two worlds do not fit into one
 //! crate. It knows nothing of the host beyond the WIT packages.
 //!
-//! - `convert`: the two worlds define the same types twice;
-//! - [`bindings`][]: generated.
+//! - [`Rows`], [`Row`], [`Candidate`]: what the sampler reads; [`Choices`], [`Verdict`]: what it answers;
+//! - [`random`]: draws among candidates; [`log`][]: lines of its own, which a trace shows;
+//! - [`testing`]: a host for its tests;
+//! - `convert`: the two worlds define the same types twice; [`bindings`][]: generated.
 //!
 //! The most likely token of each row, for ever:
 //!
 //! ```
 //! use guesthouse_sdk::Error;
 //! use guesthouse_sdk::sampling::{Asked, Draw, ModelFacts, Request, Sampler, SamplingPlan};
-//! use guesthouse_sdk_step::{Candidates, Choices, Rows, StepSampler};
+//! use guesthouse_sdk_step::{Choices, Rows, StepSampler};
 //!
 //! struct Best;
 //!
@@ -28,9 +30,12 @@
 //! }
 //!
 //! impl StepSampler for Best {
-//!     fn step(&self, rows: Rows, best: Candidates) -> Choices {
-//!         let n = rows.branches.len();
-//!         Choices { parent: (0..n as u32).collect(), token: best.tokens, flags: vec![0; n], score: vec![0.0; n] }
+//!     fn step(&mut self, rows: &Rows) -> Choices {
+//!         let mut choices = Choices::new();
+//!         for row in rows.iter() {
+//!             choices.go_on(&row, row.tokens()[0], 0.0);
+//!         }
+//!         choices
 //!     }
 //! }
 //!
@@ -39,7 +44,11 @@
 
 use guesthouse_sdk::sampling::Sampler;
 
+mod choices;
 mod convert;
+pub mod random;
+mod rows;
+pub mod testing;
 
 #[doc(hidden)]
 pub use convert::{error, facts, plan};
@@ -60,30 +69,54 @@ pub mod bindings {
     });
 }
 
-pub use bindings::exports::guesthouse::sampling::stepping::{
-    Candidates, Choices, Finished, Rows, Verdict,
-};
+pub use bindings::exports::guesthouse::sampling::stepping::Finished;
+pub use choices::{Choices, Verdict};
+pub use random::Uniforms;
+pub use rows::{Candidate, Row, Rows, Whole, WholeRows};
 
-/// A sampler that picks tokens itself. Its plan's draw is [`Draw::Step`] or [`Draw::Logits`].
+/// A sampler that picks tokens itself. Its plan's draw is `Draw::Step` or `Draw::Logits`. One object serves one request, so it may
+/// keep what it needs from step to step.
 pub trait StepSampler: Sampler {
-    /// Chooses among the best candidates of each row of one request.
-    fn step(&self, rows: Rows, candidates: Candidates) -> Choices;
+    /// Chooses among the best candidates of each row. By default each row goes on with a draw by their probabilities.
+    fn step(&mut self, rows: &Rows) -> Choices {
+        let mut choices = Choices::new();
+        for row in rows.iter() {
+            choices.go_on(&row, row.tokens()[row.sample(row.uniform())], 0.0);
+        }
+        choices
+    }
 
-    /// Chooses from whole rows, or changes them: `logits` has `vocab_size` numbers per row. By default the host draws from
-    /// them as they are.
-    fn step_logits(&self, rows: Rows, logits: Vec<f32>) -> Verdict {
-        let _ = rows;
-        Verdict::Logits(logits)
+    /// Chooses from whole rows, or changes them. By default the host draws from them as they are.
+    fn step_logits(&mut self, rows: WholeRows) -> Verdict {
+        Verdict::Logits(rows.into_logits())
     }
 
     /// Finished branches, by index, in the order they are to be returned; by default the best scores, as many as are wanted.
-    fn select(&self, finished: Finished) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..finished.scores.len() as u32).collect();
-        let score = |i: u32| finished.scores[i as usize];
-        order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
-        order.truncate(finished.wanted as usize);
-        order
+    fn select(&mut self, finished: &Finished) -> Vec<u32> {
+        best_scores(finished)
     }
+}
+
+/// The finished branches with the best scores, best first, as many as are wanted; among equals those that finished first.
+#[must_use]
+pub fn best_scores(finished: &Finished) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..finished.scores.len() as u32).collect();
+    let score = |i: u32| finished.scores[i as usize];
+    order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+    order.truncate(finished.wanted as usize);
+    order
+}
+
+/// Says something about a choice: a debug line in the host's log, which `guesthouse sample --trace` shows with the step. Nowhere in
+/// native builds.
+pub fn log(text: &str) {
+    #[cfg(target_arch = "wasm32")]
+    {
+        use bindings::guesthouse::common::log::{Level, log};
+        log(Level::Debug, text);
+    }
+    #[cfg(not(target_arch = "wasm32"))]
+    let _ = text;
 }
 
 /// Makes a [`StepSampler`] this component's export. Once per crate.
@@ -95,7 +128,7 @@ macro_rules! export_step_sampler {
         struct __GuesthouseGuest;
         #[doc(hidden)]
         #[allow(dead_code)]
-        struct __GuesthouseSampler($sampler);
+        struct __GuesthouseSampler(::std::cell::RefCell<$sampler>);
 
         const _: () = {
             use $crate::bindings::exports::guesthouse::sampling::{plan as __plan, stepping as __step};
@@ -117,11 +150,12 @@ macro_rules! export_step_sampler {
                         __log::log(__log::Level::Error, m)
                     });
                     let sampler = ::std::result::Result::map_err(sampler, $crate::error)?;
-                    ::std::result::Result::Ok(__plan::Sampler::new(__GuesthouseSampler(sampler)))
+                    ::std::result::Result::Ok(__plan::Sampler::new(__GuesthouseSampler(::std::cell::RefCell::new(sampler))))
                 }
 
                 fn plan(&self) -> ::std::result::Result<__plan::SamplingPlan, __types::Error> {
-                    ::std::result::Result::Ok($crate::plan(::std::result::Result::map_err(self.0.plan(), $crate::error)?))
+                    let plan = self.0.borrow().plan();
+                    ::std::result::Result::Ok($crate::plan(::std::result::Result::map_err(plan, $crate::error)?))
                 }
             }
 
@@ -131,7 +165,8 @@ macro_rules! export_step_sampler {
                     rows: __step::Rows,
                     candidates: __step::Candidates,
                 ) -> __step::Choices {
-                    sampler.get::<__GuesthouseSampler>().0.step(rows, candidates)
+                    let rows = $crate::Rows::new(rows, candidates);
+                    sampler.get::<__GuesthouseSampler>().0.borrow_mut().step(&rows).into_wit()
                 }
 
                 fn step_logits(
@@ -139,14 +174,15 @@ macro_rules! export_step_sampler {
                     rows: __step::Rows,
                     logits: ::std::vec::Vec<f32>,
                 ) -> __step::Verdict {
-                    sampler.get::<__GuesthouseSampler>().0.step_logits(rows, logits)
+                    let rows = $crate::Rows::whole(rows, logits);
+                    sampler.get::<__GuesthouseSampler>().0.borrow_mut().step_logits(rows).into_wit()
                 }
 
                 fn select(
                     sampler: __plan::SamplerBorrow<'_>,
                     finished: __step::Finished,
                 ) -> ::std::vec::Vec<u32> {
-                    sampler.get::<__GuesthouseSampler>().0.select(finished)
+                    sampler.get::<__GuesthouseSampler>().0.borrow_mut().select(&finished)
                 }
             }
         };
