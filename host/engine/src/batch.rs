@@ -1,5 +1,6 @@
 //! Writes down a step: from chosen advances to a [`StepPlan`] and what to do when it is collected.
 
+use crate::constrain::Grammar;
 use crate::layout::Layout;
 use crate::scheduler::Advance;
 use crate::sequence::{Order, Phase, Place, PromptScores, Sequence};
@@ -254,6 +255,7 @@ fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequenc
         logprobs: leader.logprobs,
         mu: leader.mu,
         scores: PromptScores::Done,
+        grammar: leader.grammar.as_ref().map(Grammar::fork),
         computed: leader.computed,
         unknown: 0,
         last_sample: None,

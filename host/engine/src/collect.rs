@@ -1,5 +1,6 @@
 //! Applies a step's output: tokens to sequences, blocks to the prefix cache, events to listeners.
 
+use crate::constrain;
 use crate::prefix_cache::extend_keys;
 use crate::sequence::PromptScores;
 use crate::state::{InFlight, RowRecord, State};
@@ -180,6 +181,12 @@ fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
         return;
     }
     let token = sampled.token;
+    if !constrain::accept(state, id, token) {
+        return;
+    }
+    let Some(sequence) = state.sequences.get_mut(&id) else {
+        return;
+    };
     sequence.mu = sampled.mu;
     sequence.tokens.push(token);
     let is_full = sequence.tokens.len() as u32 >= sequence.limit;

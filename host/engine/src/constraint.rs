@@ -11,7 +11,7 @@ pub trait Constraint: Send {
     /// When the grammar is too hard; ends the request.
     fn mask(&mut self, words: &mut [u32]) -> Result<(), ConstraintError>;
 
-    /// The output goes on with this token.
+    /// The output goes on with this token, or, where it is a stop token, ends with it.
     ///
     /// # Errors
     /// When the grammar does not allow it; ends the request.

@@ -1,11 +1,12 @@
 //! The loop.
 
+use crate::constrain::{self, Masker};
 use crate::limits::Limits;
 use crate::scheduler::Scheduler;
 use crate::state::State;
 use crate::{
-    Attachments, EngineConfig, EngineError, Executor, Masks, Request, RequestId, Stats,
-    SubmitError, admit, batch, collect, integrity,
+    Attachments, EngineConfig, EngineError, Executor, Request, RequestId, Stats, SubmitError,
+    admit, batch, collect, integrity,
 };
 
 /// Steps under way at once.
@@ -26,6 +27,7 @@ pub struct Engine<E> {
     executor: E,
     state: State,
     scheduler: Scheduler,
+    masker: Masker,
     /// Calls of [`Engine::step`] in a row that could do nothing although requests are there.
     stalls: u32,
     dead: bool,
@@ -39,6 +41,7 @@ impl<E: Executor> Engine<E> {
             executor,
             state,
             scheduler: Scheduler::default(),
+            masker: Masker::default(),
             stalls: 0,
             dead: false,
         }
@@ -74,7 +77,8 @@ impl<E: Executor> Engine<E> {
         self.state.cancel(id);
     }
 
-    /// Schedules and launches a step, then collects the one before it: two are under way while the device works.
+    /// Schedules and launches a step, then collects the one before it: two are under way while the device works. The step
+    /// is sampled after that if grammars mask it, before it if not.
     ///
     /// # Errors
     /// When the device is lost. All requests were told, and the engine is dead.
@@ -101,13 +105,17 @@ impl<E: Executor> Engine<E> {
             let ticket = self
                 .executor
                 .launch(batch::build(&mut self.state, advances))?;
-            self.executor.sample(ticket, Masks::default())?;
+            // A mask needs the tokens before it; it is made while the device computes what will be masked.
+            while constrain::must_collect(&self.state) {
+                self.collect()?;
+            }
+            let masks = self.masker.masks(&mut self.state);
+            self.executor.sample(ticket, masks)?;
         }
         let due = if launches { DEPTH } else { 1 };
         let collects = self.state.in_flight.len() >= due;
-        if collects && let Some(step) = self.state.in_flight.front() {
-            let output = self.executor.collect(step.ticket)?;
-            collect::apply(&mut self.state, output)?;
+        if collects {
+            self.collect()?;
         }
         self.state.cancel_gone();
         self.watch(launches || collects);
@@ -116,6 +124,15 @@ impl<E: Executor> Engine<E> {
         } else {
             Progress::Worked
         })
+    }
+
+    /// Waits for the oldest step in flight and applies what it brought.
+    fn collect(&mut self) -> Result<(), EngineError> {
+        if let Some(step) = self.state.in_flight.front() {
+            let output = self.executor.collect(step.ticket)?;
+            collect::apply(&mut self.state, output)?;
+        }
+        Ok(())
     }
 
     /// Fails the first request if nothing can be done for anyone. A preemption may cost one turn.

@@ -154,6 +154,14 @@ pub enum EngineError {
         /// What the device said.
         message: String,
     },
+    /// The output does not follow the request's grammar, or the grammar is too hard to follow.
+    #[error("the output of choice {choice} cannot follow its grammar: {message}")]
+    Constraint {
+        /// Of the request.
+        choice: u32,
+        /// What the grammar said.
+        message: String,
+    },
     /// Refused after it was handed over.
     #[error(transparent)]
     Refused(#[from] SubmitError),
@@ -181,6 +189,7 @@ impl EngineError {
             Self::Executor(_) => "executor",
             Self::Malformed { .. } => "malformed",
             Self::Sampling { .. } => "sampling",
+            Self::Constraint { .. } => "constraint",
             Self::Refused(inner) => inner.label(),
             Self::Unschedulable(_) => "unschedulable",
             Self::Integrity(_) => "integrity",

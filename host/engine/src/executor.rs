@@ -4,6 +4,7 @@
 use crate::SampleOutcome;
 use crate::{StepOutput, StepPlan, Ticket};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What a cache group keeps, as far as block accounting goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,9 +118,26 @@ pub trait Executor: Send {
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, ExecutorError>;
 }
 
-/// Token masks of one step's samples (structured output). Bit `t % 32` of word `t / 32` allows token t.
+/// Token masks of one step's samples (structured output).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Masks {
-    /// (sample index, words); samples without an entry are free.
-    pub words: Vec<(u32, Vec<u32>)>,
+    /// Indices of the samples that have a mask, ascending; the others are free.
+    pub samples: Vec<u32>,
+    /// Words per mask: bit `t % 32` of word `t / 32` allows token t.
+    pub stride: usize,
+    /// `[samples, stride]`. Whoever made it may write the next masks into it when no one else holds it any more.
+    pub words: Arc<Vec<u32>>,
+}
+
+impl Masks {
+    /// The mask of sample 0, 1, … without end.
+    pub fn by_sample(&self) -> impl Iterator<Item = Option<&[u32]>> + '_ {
+        let masks = self.words.chunks_exact(self.stride.max(1));
+        let mut masked = self.samples.iter().zip(masks).peekable();
+        (0..).map(move |sample| {
+            masked
+                .next_if(|(index, _)| **index == sample)
+                .map(|(_, words)| words)
+        })
+    }
 }

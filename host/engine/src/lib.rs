@@ -68,6 +68,7 @@ mod block_pool;
 mod chooser;
 mod collect;
 mod config;
+mod constrain;
 mod constraint;
 mod engine;
 mod error;

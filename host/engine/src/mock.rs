@@ -368,7 +368,8 @@ impl Executor for MockExecutor {
             ));
         };
         let mut outcomes = Vec::with_capacity(step.tasks.len());
-        for (index, (task, &(hash, position))) in step.tasks.iter().zip(&step.logits).enumerate() {
+        let samples = step.tasks.iter().zip(&step.logits);
+        for ((task, &(hash, position)), mask) in samples.zip(masks.by_sample()) {
             let Some(slot) = self.slots.get(&task.slot) else {
                 return Err(failed("sample", "slot is empty"));
             };
@@ -376,11 +377,6 @@ impl Executor for MockExecutor {
                 outcomes.push(SampleOutcome::Embedding(choose::vector(hash, position)));
                 continue;
             }
-            let mask = masks
-                .words
-                .iter()
-                .find(|(sample, _)| *sample as usize == index)
-                .map(|(_, words)| words.as_slice());
             let draw = choose::Row {
                 hash,
                 position,

@@ -1,6 +1,7 @@
 //! One choice of a request while it is generated.
 
 use crate::block_pool::{BlockHandle, PrefixKey};
+use crate::constrain::Grammar;
 use crate::{
     BlockId, CacheSalt, LogprobsMode, Priority, RandomKey, RequestId, Sampled, SamplingPlan,
     SequenceId, Slot, Ticket, TokenId,
@@ -70,6 +71,8 @@ pub(crate) struct Sequence {
     /// Of a mirostat stage, after `tokens`.
     pub(crate) mu: Option<f32>,
     pub(crate) scores: PromptScores,
+    /// What its output must follow; after `tokens`.
+    pub(crate) grammar: Option<Grammar>,
     /// Positions whose computation was launched.
     pub(crate) computed: u32,
     /// Sampled tokens that follow `tokens` and are not collected yet: at most 1 when a step is scheduled.

@@ -1,6 +1,7 @@
 //! Everything the engine knows, and the ways a sequence changes its phase.
 
 use crate::block_pool::{BlockHandle, BlockPool};
+use crate::constrain::Grammar;
 use crate::limits::Limits;
 use crate::prefix_cache::{PrefixCache, by_length};
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
@@ -165,6 +166,7 @@ impl State {
         } else {
             request.cache_salt
         };
+        let grammar = attachments.constraint.map(Grammar::new);
         let mut sequences = Vec::new();
         for choice in (0..params.n).step_by(choices_per_prefill as usize) {
             let id = self.next_sequence_id();
@@ -205,6 +207,7 @@ impl State {
                 logprobs: params.logprobs,
                 mu: None,
                 scores,
+                grammar: grammar.as_ref().map(Grammar::fork),
                 computed: 0,
                 unknown: 0,
                 last_sample: None,

@@ -113,13 +113,9 @@ impl<D: Device> Runner<D> {
         };
         step.sampled = true;
         let mut draws = Vec::with_capacity(step.samples.len());
-        for (index, (task, &logits)) in step.samples.iter().zip(&step.logits).enumerate() {
+        let samples = step.samples.iter().zip(&step.logits);
+        for ((task, &logits), mask) in samples.zip(masks.by_sample()) {
             let slot = self.slots.get(task.slot).map_err(wrong)?;
-            let mask = masks
-                .words
-                .iter()
-                .find(|(i, _)| *i as usize == index)
-                .map(|(_, words)| words.as_slice());
             draws.push(Draw {
                 logits,
                 plan: &slot.sampling,

@@ -1,6 +1,7 @@
 //! The engine against the mock executor.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod grammars;
 mod lifecycle;
 mod property;
 mod sharing;

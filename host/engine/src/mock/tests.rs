@@ -356,7 +356,9 @@ fn masks_and_stages_restrict_the_choice() {
         token(choose(
             Vec::new(),
             Masks {
-                words: vec![(0, words)]
+                samples: vec![0],
+                stride: 4,
+                words: Arc::new(words)
             }
         ))
         .0,
@@ -366,7 +368,9 @@ fn masks_and_stages_restrict_the_choice() {
         choose(
             Vec::new(),
             Masks {
-                words: vec![(0, vec![0; 4])]
+                samples: vec![0],
+                stride: 4,
+                words: Arc::new(vec![0; 4])
             }
         ),
         SampleOutcome::Failed(_)
