@@ -1,8 +1,12 @@
 //! A sequence's tokens, and how often each occurs.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use guesthouse_engine::TokenId;
+
+#[cfg(test)]
+mod tests;
 
 /// Occurrences of one token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +60,26 @@ impl History {
             }
         }
         self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Forgets all but the first `len` tokens: drafts that were refused.
+    pub fn truncate(&mut self, len: usize) {
+        while self.tokens.len() > len {
+            let Some(token) = self.tokens.pop() else {
+                break;
+            };
+            let output = self.tokens.len() >= self.prompt_len;
+            if let Some(counts) = &mut self.counts
+                && let Entry::Occupied(mut entry) = counts.entry(token)
+            {
+                let count = entry.get_mut();
+                count.all -= 1;
+                count.output -= u32::from(output);
+                if count.all == 0 {
+                    entry.remove();
+                }
+            }
+        }
     }
 
     /// All tokens.
