@@ -2,11 +2,17 @@
 //!
 //! A sampler that plans implements [`Sampler`] and says [`export_sampler!`](crate::export_sampler). One that also chooses
 //! tokens itself takes `guesthouse-sdk-step` besides, since the macros of two worlds do not fit into one crate.
+//!
+//! [`constraints`] and [`randomness`] read the request fields that all of Guesthouse's own samplers take.
 
 use crate::Error;
 
+mod constraints;
+mod randomness;
 mod request;
 
+pub use constraints::{constraints, end_tokens};
+pub use randomness::{Randomness, randomness, seed};
 pub use request::Request;
 
 /// Generated from `wit/sampling`, world `sampler-guest`.
