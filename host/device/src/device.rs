@@ -113,6 +113,8 @@ pub struct Draw<'a> {
     pub history: &'a History,
     /// Key of the random numbers.
     pub random: RandomKey,
+    /// A mirostat stage's bound on surprise, bits; `None` at a sequence's beginning.
+    pub mu: Option<f32>,
     /// Bit `t % 32` of word `t / 32` allows token t.
     pub mask: Option<&'a [u32]>,
     /// Best tokens to report.

@@ -1,9 +1,15 @@
-//! A sequence's tokens, and how often each occurs.
+//! A sequence's tokens, how often each occurs, and what they repeat.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use guesthouse_engine::TokenId;
+use guesthouse_engine::{Dry, SamplingPlan, Stage, TokenId};
+
+use dry::DryIndex;
+use grams::Followers;
+
+mod dry;
+mod grams;
 
 #[cfg(test)]
 mod tests;
@@ -17,12 +23,16 @@ pub struct Count {
     pub output: u32,
 }
 
-/// Token history of a slot. Counts are kept only when asked for.
+/// Token history of a slot. Counts and indices are kept only when asked for; without an index its question is answered from
+/// the tokens alone, in time proportional to their number.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     tokens: Vec<TokenId>,
     prompt_len: usize,
     counts: Option<HashMap<TokenId, Count>>,
+    /// One for each distinct size of n-grams.
+    followers: Vec<Followers>,
+    dry: Vec<DryIndex>,
 }
 
 /// Whether a history counts its tokens.
@@ -41,10 +51,38 @@ impl History {
         let mut history = Self {
             tokens: Vec::new(),
             prompt_len,
-            counts: None,
+            ..Self::default()
         };
         if counting == Counting::On {
             history.counts = Some(HashMap::new());
+        }
+        history.extend(tokens);
+        history
+    }
+
+    /// A history that keeps what the plan's stages ask of it.
+    #[must_use]
+    pub fn for_plan(tokens: &[TokenId], prompt_len: usize, plan: &SamplingPlan) -> Self {
+        let counted = |s: &Stage| matches!(s, Stage::Penalties { .. } | Stage::NoRepeatNgram(1));
+        let counting = if plan.stages.iter().any(counted) {
+            Counting::On
+        } else {
+            Counting::Off
+        };
+        let mut history = Self::new(&[], prompt_len, counting);
+        for stage in &plan.stages {
+            match stage {
+                Stage::NoRepeatNgram(n) if *n > 1 => {
+                    let n = *n as usize;
+                    if history.followers.iter().all(|f| f.n() != n) {
+                        history.followers.push(Followers::new(n));
+                    }
+                }
+                Stage::Dry(dry) if history.dry.iter().all(|d| d.dry != *dry) => {
+                    history.dry.push(DryIndex::new(dry));
+                }
+                _ => {}
+            }
         }
         history.extend(tokens);
         history
@@ -59,7 +97,19 @@ impl History {
                 count.output += u32::from(self.tokens.len() + i >= self.prompt_len);
             }
         }
-        self.tokens.extend_from_slice(tokens);
+        if self.followers.is_empty() && self.dry.is_empty() {
+            self.tokens.extend_from_slice(tokens);
+            return;
+        }
+        for &token in tokens {
+            self.tokens.push(token);
+            for index in &mut self.followers {
+                index.push(&self.tokens);
+            }
+            for index in &mut self.dry {
+                index.push(&self.tokens);
+            }
+        }
     }
 
     /// Forgets all but the first `len` tokens: drafts that were refused.
@@ -68,6 +118,12 @@ impl History {
             let Some(token) = self.tokens.pop() else {
                 break;
             };
+            for index in &mut self.followers {
+                index.pop();
+            }
+            for index in &mut self.dry {
+                index.pop();
+            }
             let output = self.tokens.len() >= self.prompt_len;
             if let Some(counts) = &mut self.counts
                 && let Entry::Occupied(mut entry) = counts.entry(token)
@@ -106,5 +162,34 @@ impl History {
             .iter()
             .flatten()
             .map(|(&token, &count)| (token, count))
+    }
+
+    /// Appends the tokens that would make the last `n` tokens equal to `n` earlier ones, as Hugging Face's
+    /// `NoRepeatNGramLogitsProcessor` bans them; in no order, some maybe twice. None for `n = 0`.
+    pub fn repeating(&self, n: u32, out: &mut Vec<TokenId>) {
+        let n = n as usize;
+        if n == 0 {
+            return;
+        }
+        if n == 1 {
+            match &self.counts {
+                Some(counts) => out.extend(counts.keys()),
+                None => out.extend_from_slice(&self.tokens),
+            }
+        } else if let Some(index) = self.followers.iter().find(|f| f.n() == n) {
+            out.extend(index.of_end(&self.tokens));
+        } else if let Some(at) = (self.tokens.len() + 1).checked_sub(n) {
+            let end = &self.tokens[at..];
+            let grams = self.tokens.windows(n);
+            out.extend(grams.filter(|g| g[..n - 1] == *end).map(|g| g[n - 1]));
+        }
+    }
+
+    /// Appends what [`Stage::Dry`] subtracts from logits, one entry per token.
+    pub fn dry_penalties(&self, dry: &Dry, out: &mut Vec<(TokenId, f32)>) {
+        match self.dry.iter().find(|d| d.dry == *dry) {
+            Some(index) => index.penalties(&self.tokens, out),
+            None => dry::penalties(dry, &self.tokens, out),
+        }
     }
 }

@@ -1,15 +1,21 @@
 //! Log-probabilities, sampling stages and draws over one row of logits.
 
-use guesthouse_engine::{Draw as DrawKind, SampleOutcome, Sampled, Stage, TokenId};
+use guesthouse_engine::{Draw as DrawKind, RandomKey, SampleOutcome, Sampled, Stage, TokenId};
 
 pub(crate) use super::simd::Isa;
 use crate::device::Draw;
+use crate::history::History;
+use philox::{Purpose, uniform, words};
 
+mod cutoffs;
+pub(crate) mod mirostat;
 pub mod philox;
+pub(crate) mod refusal;
 mod rows;
 mod select;
 mod softmax;
 mod stages;
+pub mod watermark;
 
 #[cfg(test)]
 mod tests;
@@ -82,13 +88,14 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         return SampleOutcome::Failed(reason.to_owned());
     }
     let plan = draw.plan;
+    let mut run = stages::Run::new(isa, draw);
     let processed: &[f32] = if plan.stages.is_empty() {
         logits
     } else {
         work.processed.clear();
         work.processed.extend_from_slice(logits);
         for stage in &plan.stages {
-            if let Err(reason) = stages::apply(isa, stage, &mut work.processed, draw.history) {
+            if let Err(reason) = run.apply(stage, &mut work.processed) {
                 return SampleOutcome::Failed(reason);
             }
         }
@@ -109,12 +116,7 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         }
         DrawKind::Greedy => select::argmax(processed),
         DrawKind::Sample => {
-            let position = draw.history.tokens().len();
-            select::gumbel(
-                processed,
-                draw.random,
-                u32::try_from(position).unwrap_or(u32::MAX),
-            )
+            select::gumbel(processed, draw.random, position_of(draw.history))
         }
     };
     let (logprob, rank, top) = report(logits, raw, token, draw.top);
@@ -125,8 +127,20 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         rank,
         processed_logprob,
         top,
-        mu: None,
+        mu: run.mirostat.map(|(state, entered, norm)| {
+            state.after(mirostat::surprise(norm.log_prob(entered[token as usize])))
+        }),
     })
+}
+
+/// Number of tokens before the drawn one, as random numbers are keyed by it.
+pub(crate) fn position_of(history: &History) -> u32 {
+    u32::try_from(history.tokens().len()).unwrap_or(u32::MAX)
+}
+
+/// Whether the n-th XTC stage of a plan applies to the token at a position.
+pub(crate) fn xtc_applies(random: RandomKey, position: u32, n: u32, probability: f32) -> bool {
+    uniform(words(random, position, Purpose::Xtc, n)[0]) < probability
 }
 
 /// Why a row cannot be sampled, said alike by all devices: logits with NaN or +inf,
@@ -134,7 +148,7 @@ pub(crate) const NOT_FINITE: &str =
     "the model's logits are not finite; check the weights and the rope settings";
 /// logits that are all -inf,
 pub(crate) const MASKED: &str = "every token is masked out";
-/// top-p or typical sampling with no token left,
+/// stages that look at probabilities with no token left,
 pub(crate) const NO_PROBABILITIES: &str =
     "no token is left before a stage that needs probabilities";
 
@@ -165,6 +179,17 @@ pub(crate) fn stage_name(stage: &Stage) -> &'static str {
         Stage::TopP(_) => "top-p",
         Stage::MinP(_) => "min-p",
         Stage::TypicalP(_) => "typical-p",
+        Stage::NoRepeatNgram(_) => "no-repeat-ngram",
+        Stage::Dry(_) => "dry",
+        Stage::DynamicTemperature { .. } => "dynamic temperature",
+        Stage::TopNSigma(_) => "top-n-sigma",
+        Stage::EpsilonCutoff(_) => "epsilon cutoff",
+        Stage::EtaCutoff(_) => "eta cutoff",
+        Stage::TailFree(_) => "tail-free",
+        Stage::Xtc { .. } => "xtc",
+        Stage::Mirostat1 { .. } => "mirostat 1",
+        Stage::Mirostat2 { .. } => "mirostat 2",
+        Stage::Watermark(_) => "watermark",
         _ => "unknown",
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use guesthouse_engine::{
-    Input, Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Slot, StepOutput, StepPlan,
+    Input, Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Sampled, Slot, StepOutput, StepPlan,
     Ticket, TokenId,
 };
 
@@ -121,6 +121,7 @@ impl<D: Device> Runner<D> {
                 plan: &slot.sampling,
                 history: &slot.history,
                 random: slot.random,
+                mu: slot.mu,
                 mask,
                 top: task.top_logprobs,
             });
@@ -163,6 +164,11 @@ impl<D: Device> Runner<D> {
                 _ => None,
             })
             .collect();
+        for (task, outcome) in step.samples.iter().zip(&done.samples) {
+            if let SampleOutcome::Token(Sampled { mu: Some(mu), .. }) = outcome {
+                self.slots.get_mut(task.slot).map_err(wrong)?.mu = Some(*mu);
+            }
+        }
         for (slot, sample) in step.owed {
             // A failed sample has ended its sequence: what follows is dropped, any token will do.
             let token = tokens.get(sample as usize).copied().flatten().unwrap_or(0);

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use guesthouse_engine::{
-    Admission, BlockId, ExecutorInfo, GroupId, GroupKind, RandomKey, SamplingPlan, Slot, Stage,
-    TokenId,
+    Admission, BlockId, ExecutorInfo, GroupId, GroupKind, RandomKey, SamplingPlan, Slot, TokenId,
 };
 
-use crate::history::{Counting, History};
+use crate::history::History;
 use crate::prompt::{PromptMarks, PromptRules};
 
 /// One running sequence.
@@ -20,6 +19,8 @@ pub(super) struct SlotState {
     pub marks: PromptMarks,
     pub sampling: Arc<SamplingPlan>,
     pub random: RandomKey,
+    /// A mirostat stage's state after the history's tokens; `None` until one was drawn.
+    pub mu: Option<f32>,
     /// Block table of each group.
     pub tables: Vec<Vec<BlockId>>,
 }
@@ -57,7 +58,7 @@ impl Slots {
             prompt_len,
             sampling,
             random,
-            mu: _,
+            mu,
             blocks,
         } = admission;
         let groups = self.info.groups.len();
@@ -82,24 +83,16 @@ impl Slots {
                 self.info.max_len
             ));
         }
-        let penalties = sampling
-            .stages
-            .iter()
-            .any(|s| matches!(s, Stage::Penalties { .. }));
-        let counting = if penalties {
-            Counting::On
-        } else {
-            Counting::Off
-        };
         self.admissions += 1;
         let state = SlotState {
             generation: self.admissions,
-            history: History::new(tokens, *prompt_len as usize, counting),
+            history: History::for_plan(tokens, *prompt_len as usize, sampling),
             prompt_len: *prompt_len,
             admitted_len: tokens.len() as u32,
             marks: self.rules.marks(&tokens[..*prompt_len as usize]),
             sampling: Arc::clone(sampling),
             random: *random,
+            mu: *mu,
             tables: blocks.clone(),
         };
         let entry = self.entry(*slot)?;

@@ -35,3 +35,5 @@ fn a_truncation_beyond_the_end_changes_nothing() {
     history.truncate(7);
     assert_eq!(history.tokens(), [1, 2]);
 }
+
+mod repeats;

@@ -14,6 +14,8 @@ use guesthouse_engine::RandomKey;
 pub enum Purpose {
     /// Gumbel noise of the token draw.
     Token = 0,
+    /// Whether an XTC stage applies: the n-th one of a plan takes word 0 of quad n.
+    Xtc = 1,
 }
 
 /// The ten rounds.

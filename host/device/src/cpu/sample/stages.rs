@@ -1,22 +1,145 @@
-//! The stages of a sampling plan, one by one, with vLLM's semantics.
+//! The stages of a sampling plan, one by one. Those that vLLM has mean what they mean there.
 
-use guesthouse_engine::{Stage, TokenId};
+use guesthouse_engine::{RandomKey, Stage, TokenId};
 
+use super::mirostat::{self, Mirostat};
+use super::refusal::{TWO_MIROSTATS, refusal};
 use super::select::best;
 use super::softmax::LogSumExp;
-use super::{NO_PROBABILITIES, bad_temperature};
+use super::watermark::Green;
+use super::{NO_PROBABILITIES, bad_temperature, cutoffs, position_of, xtc_applies};
 use crate::cpu::simd::Isa;
+use crate::device::Draw;
 use crate::history::History;
 
 const GONE: f32 = f32::NEG_INFINITY;
 
-/// Applies a stage in place. The error is the reason why the row cannot be sampled.
-pub(super) fn apply(
+/// What stages know besides the row, and what one of them has noted.
+pub(super) struct Run<'a> {
     isa: Isa,
-    stage: &Stage,
-    logits: &mut [f32],
-    history: &History,
-) -> Result<(), String> {
+    history: &'a History,
+    random: RandomKey,
+    mu: Option<f32>,
+    /// XTC stages so far.
+    xtc: u32,
+    /// A mirostat stage and the row that entered it.
+    pub mirostat: Option<(Mirostat, Vec<f32>, LogSumExp)>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(isa: Isa, draw: &Draw<'a>) -> Self {
+        Self {
+            isa,
+            history: draw.history,
+            random: draw.random,
+            mu: draw.mu,
+            xtc: 0,
+            mirostat: None,
+        }
+    }
+
+    /// Applies a stage in place. The error is the reason why the row cannot be sampled.
+    pub(super) fn apply(&mut self, stage: &Stage, logits: &mut [f32]) -> Result<(), String> {
+        if let Some(reason) = refusal(stage) {
+            return Err(reason);
+        }
+        let isa = self.isa;
+        match stage {
+            Stage::NoRepeatNgram(n) => {
+                let mut banned = Vec::new();
+                self.history.repeating(*n, &mut banned);
+                ban(logits, &banned);
+            }
+            Stage::Dry(dry) => {
+                let mut penalties = Vec::new();
+                self.history.dry_penalties(dry, &mut penalties);
+                for (t, by) in penalties {
+                    if let Some(x) = logits.get_mut(t as usize) {
+                        *x -= by;
+                    }
+                }
+            }
+            Stage::DynamicTemperature { min, max, exponent } => {
+                let norm = normalized(isa, logits)?;
+                let t = cutoffs::dynamic_temperature(logits, norm, [*min, *max, *exponent]);
+                for x in logits {
+                    *x /= t;
+                }
+            }
+            Stage::TopNSigma(n) => {
+                let norm = normalized(isa, logits)?;
+                keep_from(logits, cutoffs::sigma_bar(logits, norm, *n));
+            }
+            Stage::EpsilonCutoff(epsilon) => {
+                let norm = normalized(isa, logits)?;
+                keep_from(logits, cutoffs::probability_bar(norm, f64::from(*epsilon).ln()));
+            }
+            Stage::EtaCutoff(epsilon) => {
+                let norm = normalized(isa, logits)?;
+                let entropy = cutoffs::entropy(logits, norm);
+                let log_eta = cutoffs::log_eta(f64::from(*epsilon), entropy);
+                keep_from(logits, cutoffs::probability_bar(norm, log_eta));
+            }
+            Stage::TailFree(z) => {
+                if *z < 1.0 {
+                    let norm = normalized(isa, logits)?;
+                    cutoffs::tail_free(logits, norm, f64::from(*z));
+                }
+            }
+            Stage::Xtc {
+                probability,
+                threshold,
+            } => {
+                let position = position_of(self.history);
+                let applies = xtc_applies(self.random, position, self.xtc, *probability);
+                self.xtc += 1;
+                if applies {
+                    let norm = normalized(isa, logits)?;
+                    cutoffs::exclude_top(logits, norm, f64::from(*threshold).ln());
+                }
+            }
+            Stage::Mirostat1 { .. } | Stage::Mirostat2 { .. } => {
+                if self.mirostat.is_some() {
+                    return Err(TWO_MIROSTATS.to_owned());
+                }
+                let Some(state) = Mirostat::of(stage, self.mu) else {
+                    return Ok(());
+                };
+                let norm = normalized(isa, logits)?;
+                self.mirostat = Some((state, logits.to_vec(), norm));
+                if matches!(stage, Stage::Mirostat1 { .. }) {
+                    let best: Vec<f32> = best(logits, mirostat::BEST)
+                        .into_iter()
+                        .map(|t| logits[t as usize])
+                        .filter(|x| *x > GONE)
+                        .collect();
+                    let s = mirostat::zipf_exponent(&best);
+                    top_k(logits, state.count(s, logits.len()) as usize);
+                } else {
+                    keep_from(logits, cutoffs::probability_bar(norm, state.log_bar()));
+                }
+            }
+            Stage::Watermark(watermark) => {
+                let green = Green::new(watermark, self.history.tokens());
+                for (t, x) in logits.iter_mut().enumerate() {
+                    if green.holds(t as TokenId) {
+                        *x += watermark.delta;
+                    }
+                }
+            }
+            _ => return apply(isa, stage, logits, self.history),
+        }
+        Ok(())
+    }
+}
+
+/// Keeps logits of at least `bar`.
+fn keep_from(logits: &mut [f32], bar: f64) {
+    remove(logits, |x| f64::from(x) < bar);
+}
+
+/// Stages that need nothing but the history.
+fn apply(isa: Isa, stage: &Stage, logits: &mut [f32], history: &History) -> Result<(), String> {
     match stage {
         Stage::AllowedTokens(allowed) => {
             let kept: Vec<(usize, f32)> = allowed
@@ -128,7 +251,7 @@ fn top_k(logits: &mut [f32], k: usize) {
 }
 
 /// Walks tokens from the best on, in lists that grow fourfold, until `visit` has had enough.
-fn walk(keys: &[f32], mut visit: impl FnMut(TokenId) -> bool) {
+pub(super) fn walk(keys: &[f32], mut visit: impl FnMut(TokenId) -> bool) {
     let (mut seen, mut n) = (0, 32);
     loop {
         let list = best(keys, n);

@@ -56,15 +56,20 @@ fn logits(n: usize, seed: u32) -> Vec<f32> {
 }
 
 fn run(logits: &[f32], plan: &SamplingPlan, history: &History, seed: u64) -> SampleOutcome {
-    let draw_ = Draw {
+    let draw_ = drawn(plan, history, seed);
+    draw(Isa::detect(), logits, &draw_, &mut Work::default())
+}
+
+fn drawn<'a>(plan: &'a SamplingPlan, history: &'a History, seed: u64) -> Draw<'a> {
+    Draw {
         logits: 0,
         plan,
         history,
         random: key(seed),
+        mu: None,
         mask: None,
         top: 4,
-    };
-    draw(Isa::detect(), logits, &draw_, &mut Work::default())
+    }
 }
 
 fn token(outcome: SampleOutcome) -> Sampled {
@@ -86,9 +91,14 @@ fn softmax(x: &[f32]) -> Vec<f64> {
 
 /// What a plan leaves of the logits.
 fn processed(logits: &[f32], stages: &[Stage], history: &History) -> Vec<f32> {
+    let plan = SamplingPlan {
+        stages: stages.to_vec(),
+        draw: DrawKind::Greedy,
+    };
     let mut x = logits.to_vec();
+    let mut run = stages::Run::new(Isa::detect(), &drawn(&plan, history, 0));
     for stage in stages {
-        stages::apply(Isa::detect(), stage, &mut x, history).unwrap();
+        run.apply(stage, &mut x).unwrap();
     }
     x
 }
@@ -321,12 +331,9 @@ fn masks_come_before_raw_log_probabilities() {
     let history = History::default();
     let mask = [0b0101u32];
     let draw_ = Draw {
-        logits: 0,
-        plan: &plan,
-        history: &history,
-        random: key(1),
         mask: Some(&mask),
         top: 3,
+        ..drawn(&plan, &history, 1)
     };
     let x = [1.0, 9.0, 2.0, 9.0];
     let s = token(draw(Isa::detect(), &x, &draw_, &mut Work::default()));

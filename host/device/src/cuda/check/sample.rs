@@ -175,6 +175,7 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, vocab: usize, shape: Shape) -> Result<K
                 seed: i as u64 * 0x1234_5678_9abc,
                 lineage: i as u32,
             },
+            mu: None,
             mask: (i % 2 == 1).then_some(mask.as_slice()),
             top: [0, 5, 64, 300][i % 4],
         })
@@ -271,6 +272,7 @@ fn failures(gpu: &Arc<Gpu>) -> Result<KernelReport> {
                 seed: 1,
                 lineage: 0,
             },
+            mu: None,
             mask: None,
             top: 0,
         })
@@ -316,6 +318,7 @@ fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
                             seed: i as u64,
                             lineage: 0,
                         },
+                        mu: None,
                         mask: None,
                         top: 0,
                     })

@@ -21,6 +21,7 @@ fn encoded(stages: Vec<Stage>, history: &History, mask: Option<&[u32]>) -> Encod
                 seed: 0x1111_2222_3333_4444,
                 lineage: 9,
             },
+            mu: None,
             mask,
             top,
         });
