@@ -11,6 +11,9 @@
 #include "sample/philox.cuh"
 #include "sample/row.cuh"
 #include "sample/cut.cuh"
+#include "sample/changes.cuh"
+#include "sample/truncations.cuh"
+#include "sample/sorted.cuh"
 
 #if defined(LOGITS_F32)
 typedef float logit_t;
@@ -19,22 +22,6 @@ typedef model_t logit_t;
 #endif
 
 enum Kind { DRAW_GREEDY, DRAW_SAMPLE, DRAW_TARGET };
-
-enum Code {
-  OP_ALLOW,        // a: offset of b ids, ascending: all others get -inf
-  OP_BAN,          // a: offset of b ids
-  OP_BIAS,         // a: offset of b pairs (id, f32), ascending by id, equal ids in their order
-  OP_PENALTIES,    // a: offset of repetition, presence, frequency and b pairs (id, count in the output), ids distinct
-  OP_TEMPERATURE,  // a: f32
-  OP_TOP_K,        // a: k
-  OP_TOP_P,        // a: f32
-  OP_MIN_P,        // a, b: f64 ln p, low word first
-  OP_TYPICAL_P,    // a: f32
-};
-
-struct Op {
-  u32 code, a, b, c;
-};
 
 enum Failure { FAIL_NONE, FAIL_NOT_FINITE, FAIL_MASKED, FAIL_NONE_LEFT, FAIL_TEMPERATURE, FAIL_NO_PROBABILITIES };
 
@@ -62,7 +49,8 @@ struct Result {
   float max;        // of the raw logits
   float logit;      // the token's raw one
   double log_sum;   // ln of the sum of e^(logit - max)
-  u32 unused[2];
+  float surprise;   // bits, of the token where it entered a mirostat stage
+  u32 unused;
 };
 
 struct SampleParams {
@@ -136,156 +124,6 @@ DEVICE void load_slice(const Row& row, const logit_t* from, const u32* mask, flo
   if (tail < row.padded) row.w()[tail] = NEG_INF;
   *high = most;
   *bad = wrong;
-}
-
-// ---- stages that change single tokens -----------------------------------------------------------------------------
-
-DEVICE float* place(const Row& row, u32 id) {
-  u32 i = id - row.begin;
-  return id >= row.begin && i < (u32)row.count ? row.w() + i : nullptr;
-}
-
-DEVICE void allow(const Row& row, const u32* ids, u32 n) {
-  each_quad(row, [&](int i, float4) {
-#pragma unroll 1
-    for (int k = 0; k < 4; ++k) {
-      u32 id = row.begin + i + k, low = 0, high = n;
-      while (low < high) {
-        u32 mid = (low + high) / 2;
-        if (ids[mid] < id) low = mid + 1;
-        else high = mid;
-      }
-      if (low == n || ids[low] != id) row.w()[i + k] = NEG_INF;
-    }
-  });
-}
-
-DEVICE void penalize(float* at, const float* by, u32 outputs) {
-  float x = *at;
-  x = x > 0.f ? __fdiv_rn(x, by[0]) : __fmul_rn(x, by[0]);
-  if (outputs > 0) {
-    x = __fsub_rn(x, __fmul_rn(by[2], (float)outputs));
-    x = __fsub_rn(x, by[1]);
-  }
-  *at = x;
-}
-
-// Changes w by an op that knows ids; the block's threads are together before and after.
-SLOW void change(const Row row, const Op op, const u32* list) {
-  switch (op.code) {
-    case OP_ALLOW: allow(row, list, op.b); break;
-    case OP_BAN:
-      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
-        if (float* at = place(row, list[j])) *at = NEG_INF;
-      break;
-    case OP_BIAS:
-      for (u32 j = threadIdx.x; j < op.b; j += THREADS) {
-        u32 id = list[2 * j];
-        if (j > 0 && list[2 * j - 2] == id) continue;
-        if (float* at = place(row, id))
-          for (u32 k = j; k < op.b && list[2 * k] == id; ++k) *at += __uint_as_float(list[2 * k + 1]);
-      }
-      break;
-    case OP_PENALTIES:
-      for (u32 j = threadIdx.x; j < op.b; j += THREADS)
-        if (float* at = place(row, list[3 + 2 * j])) penalize(at, (const float*)list, list[4 + 2 * j]);
-      break;
-  }
-  __syncthreads();
-}
-
-DEVICE void divide(const Row& row, float t) {
-  for (int i = threadIdx.x; i < row.count; i += THREADS) row.w()[i] = __fdiv_rn(row.w()[i], t);
-  __syncthreads();
-}
-
-// ---- truncations --------------------------------------------------------------------------------------------------
-
-DEVICE void cut_at(Row& row, float value, u32 end) {
-  row.cut = value;
-  row.cut_end = end;
-}
-
-DEVICE void top_k(Row& row, u32 k) {
-  Cut<BY_COUNT> cut = {row, 0.f, 0.f, 0};
-  auto end = cut.find(k, INFINITY_F, TIES_KEPT);
-  row.turn = end.turn;
-  if (end.found && end.value > row.cut) {
-    cut_at(row, end.value, 0xffffffffu);
-    row.sum_known = false;
-  }
-}
-
-DEVICE void top_p(Row& row, float p, int vocab, int per) {
-  Cut<BY_MASS> cut = {row, 0.f, 0.f, min(20, __clz(per))};
-  double want = (double)p * row.sum;
-  // All tokens farther than this together have less than is left out.
-  float far = p < 0.999f ? logf((float)vocab / ((1.f - p) * (float)row.sum)) + 0.01f : INFINITY_F;
-  u64 target = (u64)(want * 1099511627776.0);
-  auto end = cut.find(target > 0 ? target : 1, fmaxf(far, 0.f), TIES_BY_ID);
-  row.turn = end.turn;
-  if (end.found) {
-    cut_at(row, end.value, end.id + 1);
-    row.sum_known = end.total > 0;
-    row.sum = (double)end.total * (1.0 / 1099511627776.0);
-  }
-}
-
-DEVICE void min_p(Row& row, double log_p) {
-  float bar = __double2float_ru((double)row.max + log_p);
-  if (bar > row.cut) {
-    // Just below the bar, none of whose equals go.
-    cut_at(row, bar, 0xffffffffu);
-    row.sum_known = false;
-  }
-}
-
-DEVICE double block_sum(double x) {
-#pragma unroll
-  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(0xffffffffu, x, by);
-  if (threadIdx.x % 32 == 0) shared().doubles[threadIdx.x / 32] = x;
-  __syncthreads();
-  double sum = 0.0;
-  for (int w = 0; w < WARPS; ++w) sum += shared().doubles[w];
-  __syncthreads();
-  return sum;
-}
-
-SLOW Row typical_p(Row row, float mass) {
-  double log_sum = log(row.sum);
-  double part = 0.0;
-  each_quad(row, [&](int i, float4 v) {
-    float x[4] = {v.x, v.y, v.z, v.w};
-    for (int k = 0; k < 4; ++k) {
-      float y = row.value(x[k]);
-      if (!row.kept(y, row.begin + i + k)) continue;
-      double l = (double)y - (double)row.max - log_sum;
-      part -= l * (double)exp_of((float)l);
-    }
-  });
-  part = block_sum(part);
-  u64 bits = (u64)__double_as_longlong(part);
-  const Slot* slots = exchange(row.turn++, {{(u32)bits, (u32)(bits >> 32), 0, 0, 0, 0, 0, 0}});
-  double entropy = 0.0;
-  for (int r = 0; r < CTAS; ++r) entropy += __longlong_as_double((i64)((u64)slots[r].x[0] | (u64)slots[r].x[1] << 32));
-  u64 target = (u64)((double)mass * row.sum * 1099511627776.0);
-  Cut<BY_TYPICAL> cut = {row, log_sum, entropy, 0};
-  auto end = cut.find(target > 0 ? target : 1, INFINITY_F, TIES_KEPT);
-  row.turn = end.turn;
-  if (!end.found) return row;
-  each_quad(row, [&](int i, float4 v) {
-    float x[4] = {v.x, v.y, v.z, v.w};
-    for (int k = 0; k < 4; ++k) {
-      float y = row.value(x[k]);
-      bool stays = row.kept(y, row.begin + i + k) && cut.distance(y) <= end.distance;
-      row.w()[i + k] = stays ? y : NEG_INF;
-    }
-  });
-  row.t = row.inverse = 1.f;
-  cut_at(row, NEG_INF, 0);
-  row.max_known = row.sum_known = false;
-  __syncthreads();
-  return row;
 }
 
 // ---- the draw -----------------------------------------------------------------------------------------------------
@@ -464,9 +302,32 @@ SLOW u32 best_tokens(Row row, u32 top, uint2* out) {
   return min(all, top);
 }
 
+constexpr u32 NONE_ENTERED = 0xffffffffu;
+
+// The row that entered a mirostat stage.
+struct Entry {
+  u32 op;           // NONE_ENTERED: there is none
+  float max;
+  double sum;
+  bool moved;       // values have changed since
+};
+
+// A chosen token's value before op `until`: w holds raw logits and loses them. Truncations kept the token, and cut nothing
+// from its value.
+SLOW float value_before(Row row, const Op* ops, u32 until, const u32* pool, u32 token) {
+  u32 heats = 0;
+  for (u32 i = 0; i < until; ++i) {
+    Op op = ops[i];
+    if (op.code == OP_TEMPERATURE) divide(row, __uint_as_float(op.a));
+    if (op.code == OP_DYNAMIC) divide(row, shared().heats[heats++ % HEATS]);
+    if (op.code == OP_BIAS || op.code == OP_PENALTIES || op.code == OP_WATERMARK) change(row, op, pool + op.a);
+  }
+  return look_up(row, token).w;
+}
+
 DEVICE void fail(const SampleParams& p, int d, u32 why, u32 op) {
   if (cta_rank() == 0 && threadIdx.x == 0) {
-    p.results[d] = {0, why | op << 8, 0.f, 0.f, 0, 0, 0.f, 0.f, 0.0, {0, 0}};
+    p.results[d] = {0, why | op << 8, 0.f, 0.f, 0, 0, 0.f, 0.f, 0.0, 0.f, 0};
     if (p.sampled) p.sampled[d] = 0;
   }
 }
@@ -505,17 +366,37 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
 
   // Whether w still holds the raw logits.
   bool pristine = true;
+  Entry entry = {NONE_ENTERED, 0.f, 0.0, false};
+  u32 heats = 0;
   for (; next < op_count; ++next) {
     Op op = ops[next];
-    if (op.code <= OP_PENALTIES) {
+    bool heating = op.code == OP_TEMPERATURE || op.code == OP_DYNAMIC;
+    if (heating || op.code == OP_BIAS || op.code == OP_PENALTIES || op.code == OP_WATERMARK) entry.moved = true;
+    if (changes(op.code)) {
       settle(row);
       change(row, op, p.pool + op.a);
       pristine = false;
       row.max_known = row.sum_known = false;
       continue;
     }
-    if (op.code == OP_TEMPERATURE) {
+    bool wants_sum = op.code == OP_TOP_P || op.code >= OP_TYPICAL_P;
+    bool of_mass = op.code == OP_TOP_P || op.code == OP_TYPICAL_P || op.code == OP_TAIL_FREE;
+    if (of_mass && __uint_as_float(op.a) >= 1.f) continue;
+    if (op.code == OP_TOP_K && (op.a == 0 || op.a >= (u32)p.vocab)) continue;
+    if (op.code != OP_TEMPERATURE) {
+      if (!row.max_known || (wants_sum && !row.sum_known)) row = measured(row);
+      if (!usable(row)) {
+        if (wants_sum) return fail(p, d, FAIL_NO_PROBABILITIES, next);
+        continue;
+      }
+    }
+    if (heating) {
       float t = __uint_as_float(op.a);
+      if (op.code == OP_DYNAMIC) {
+        t = dynamic_temperature(row, op);
+        if (threadIdx.x == 0) shared().heats[heats % HEATS] = t;
+        ++heats;
+      }
       if (!(t > 0.f && t < INFINITY_F)) return fail(p, d, FAIL_TEMPERATURE, next);
       if (t == 1.f) continue;
       if (row.t != 1.f || row.cut > NEG_INF || !usual(t)) {
@@ -527,21 +408,36 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
       row.max_known = row.sum_known = false;
       continue;
     }
-    bool wants_sum = op.code == OP_TOP_P || op.code == OP_TYPICAL_P;
-    if (wants_sum && __uint_as_float(op.a) >= 1.f) continue;
-    if (op.code == OP_TOP_K && (op.a == 0 || op.a >= (u32)p.vocab)) continue;
-    if (!row.max_known || (wants_sum && !row.sum_known)) row = measured(row);
-    if (!usable(row)) {
-      if (wants_sum) return fail(p, d, FAIL_NO_PROBABILITIES, next);
-      continue;
-    }
     switch (op.code) {
       case OP_TOP_K: top_k(row, op.a); break;
       case OP_TOP_P: top_p(row, __uint_as_float(op.a), p.vocab, per); break;
-      case OP_MIN_P: min_p(row, __longlong_as_double((i64)((u64)op.a | (u64)op.b << 32))); break;
+      case OP_MIN_P: min_p(row, log_of(op)); break;
       case OP_TYPICAL_P:
         row = typical_p(row, __uint_as_float(op.a));
         pristine = false;
+        break;
+      case OP_SIGMA: row = top_n_sigma(row, __uint_as_float(op.a)); break;
+      case OP_EPSILON: keep_from(row, probability_bar(row, log_of(op))); break;
+      case OP_ETA: row = eta_cutoff(row, log_of(op)); break;
+      case OP_TAIL_FREE: row = tail_free(row, __uint_as_float(op.a)); break;
+      case OP_XTC:
+        row = exclude_top(row, log_of(op));
+        pristine = false;
+        break;
+      case OP_MIROSTAT1:
+      case OP_MIROSTAT2:
+        // What enters stands in w from here on, until an op moves it.
+        if (row.t != 1.f) {
+          settle(row);
+          pristine = false;
+        }
+        entry = {next, row.max, row.sum, false};
+        if (op.code == OP_MIROSTAT2) {
+          keep_from(row, probability_bar(row, log_of(op)));
+        } else {
+          u32 k = mirostat_count(row, __uint_as_float(op.a), (u32)p.vocab, &row.turn);
+          if (k < (u32)p.vocab) top_k(row, k);
+        }
         break;
     }
   }
@@ -559,7 +455,7 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
   }
   float processed = (float)((double)chosen.value - (double)row.max - log(row.sum));
 
-  float logit = chosen.w;
+  float logit = chosen.w, entered = chosen.w;
   u32 rank = 1, tops = 0;
   if (!pristine) {
     __syncthreads();
@@ -575,11 +471,23 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
     row.max = raw.max;
     tops = best_tokens(row, min(draw.top, (u32)p.vocab), p.tops + draw.top_at);
   }
+  float surprise = 0.f;
+  if (entry.op != NONE_ENTERED) {
+    if (entry.moved) {
+      // Others may still read what the last exchange brought them.
+      cluster_sync();
+      row.t = row.inverse = 1.f;
+      cut_at(row, NEG_INF, 0);
+      entered = value_before(row, ops, entry.op, p.pool, chosen.token);
+    }
+    float log_prob = (float)((double)entered - (double)entry.max - log(entry.sum));
+    surprise = (float)(-(double)log_prob / 0.6931471805599453);
+  }
   if (cta_rank() == 0 && threadIdx.x == 0) {
     double log_sum = log(raw.sum);
     float logprob = (float)((double)logit - (double)raw.max - log_sum);
     if (kind == DRAW_TARGET) processed = logprob;
-    p.results[d] = {(int)chosen.token, FAIL_NONE, logprob, processed, rank, tops, raw.max, logit, log_sum, {0, 0}};
+    p.results[d] = {(int)chosen.token, FAIL_NONE, logprob, processed, rank, tops, raw.max, logit, log_sum, surprise, 0};
     if (p.sampled) p.sampled[d] = (int)chosen.token;
   }
 }

@@ -6,8 +6,8 @@ struct RandomKey {
   u32 seed_low, seed_high, lineage, position;
 };
 
-DEVICE uint4 random_words(const RandomKey& key, u32 quad) {
-  u32 a = quad, b = key.position, c = key.lineage, d = 0, k0 = key.seed_low, k1 = key.seed_high;
+DEVICE uint4 philox(uint4 counter, u32 k0, u32 k1) {
+  u32 a = counter.x, b = counter.y, c = counter.z, d = counter.w;
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     u64 left = (u64)a * 0xD2511F53u, right = (u64)c * 0xCD9E8D57u;
@@ -19,6 +19,10 @@ DEVICE uint4 random_words(const RandomKey& key, u32 quad) {
     k1 += 0xBB67AE85u;
   }
   return make_uint4(a, b, c, d);
+}
+
+DEVICE uint4 random_words(const RandomKey& key, u32 quad) {
+  return philox(make_uint4(quad, key.position, key.lineage, 0), key.seed_low, key.seed_high);
 }
 
 DEVICE u32 word_of(uint4 words, u32 token) {

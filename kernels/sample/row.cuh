@@ -9,6 +9,7 @@ constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
 constexpr int BINS = 2048;
 constexpr int LIST = 128;
+constexpr u32 HEATS = 16;
 
 // Out of line: code that most draws do not need, or that is long and called from several places.
 #define SLOW inline __device__ __noinline__
@@ -69,6 +70,7 @@ struct Shared {
   u32 best_id;
   u32 flag;
   u32 found[8];
+  float heats[HEATS];    // dynamic temperatures so far
 };
 
 static_assert(sizeof(Shared) <= SHARED_BYTES && SHARED_BYTES % 16 == 0, "the slice would overlap");

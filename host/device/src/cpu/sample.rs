@@ -115,9 +115,7 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
             return SampleOutcome::Failed("this device hands no candidates to guests".to_owned());
         }
         DrawKind::Greedy => select::argmax(processed),
-        DrawKind::Sample => {
-            select::gumbel(processed, draw.random, position_of(draw.history))
-        }
+        DrawKind::Sample => select::gumbel(processed, draw.random, position_of(draw.history)),
     };
     let (logprob, rank, top) = report(logits, raw, token, draw.top);
     let processed_logprob = norm.log_prob(processed[token as usize]);

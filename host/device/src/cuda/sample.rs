@@ -48,6 +48,15 @@ pub(crate) struct SamplerLimits {
     pub steps: u32,
 }
 
+/// Who makes a draw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// A cluster where the machine has them and the row fits, else a block.
+    Best,
+    /// One block, as on machines without clusters.
+    Block,
+}
+
 /// `SampleParams` of `kernels/sample/draw.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -128,6 +137,14 @@ impl Sampler {
     /// # Errors
     /// When memory is short.
     pub(crate) fn new(gpu: &Arc<Gpu>, limits: SamplerLimits) -> Result<Self> {
+        Self::sharing(gpu, limits, Sharing::Best)
+    }
+
+    /// As [`Self::new`], with a choice of who makes a draw.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub(crate) fn sharing(gpu: &Arc<Gpu>, limits: SamplerLimits, sharing: Sharing) -> Result<Self> {
         if limits.vocab == 0 || limits.vocab > MOST_TOKENS {
             return Err(DeviceError::plan(format!(
                 "a vocabulary of {}: sampling on the GPU takes 1 to {MOST_TOKENS} tokens",
@@ -135,7 +152,8 @@ impl Sampler {
             )));
         }
         let slice = limits.vocab.div_ceil(CLUSTER).next_multiple_of(8);
-        let clustered = gpu.properties.capability >= (9, 0)
+        let clustered = sharing == Sharing::Best
+            && gpu.properties.capability >= (9, 0)
             && SHARED + slice * 4 <= gpu.properties.shared_per_block;
         let cluster = if clustered { CLUSTER } else { 1 };
         let blocks = 2 * gpu.properties.multiprocessors.max(1);

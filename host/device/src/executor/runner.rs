@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use guesthouse_engine::{
-    Input, Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Sampled, Slot, StepOutput, StepPlan,
-    Ticket, TokenId,
+    Input, Masks, PromptLogprobs, Row, SampleOutcome, SampleTask, Sampled, Slot, StepOutput,
+    StepPlan, Ticket, TokenId,
 };
 
 use super::slots::Slots;

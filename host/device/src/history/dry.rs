@@ -121,9 +121,7 @@ fn weigh(
     mut matches: Vec<(TokenId, usize)>,
     out: &mut Vec<(TokenId, f32)>,
 ) {
-    matches.retain(|&(token, len)| {
-        len >= shortest(dry) && breakers.binary_search(&token).is_err()
-    });
+    matches.retain(|&(token, len)| len >= shortest(dry) && breakers.binary_search(&token).is_err());
     matches.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
     matches.dedup_by_key(|m| m.0);
     out.extend(matches.into_iter().map(|(token, len)| {

@@ -13,12 +13,16 @@ fn left(logits: &[f32]) -> impl Iterator<Item = f32> + '_ {
 
 /// Entropy in nats over the tokens that are left.
 pub(super) fn entropy(logits: &[f32], norm: LogSumExp) -> f64 {
-    left(logits)
-        .map(|x| {
-            let l = f64::from(x) - f64::from(norm.max) - norm.log_sum;
-            -l * l.exp()
-        })
-        .sum()
+    let (mut sum, mut weighted) = (0f64, 0f64);
+    for x in left(logits) {
+        let d = f64::from(x) - f64::from(norm.max);
+        let e = d.exp();
+        sum += e;
+        if e > 0.0 {
+            weighted += d * e;
+        }
+    }
+    sum.ln() - weighted / sum
 }
 
 /// `min + (max - min) · (H / ln m)^exponent` over the m tokens that are left, as an f32 (kalomaze 2023; llama.cpp's

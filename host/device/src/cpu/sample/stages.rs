@@ -72,7 +72,10 @@ impl<'a> Run<'a> {
             }
             Stage::EpsilonCutoff(epsilon) => {
                 let norm = normalized(isa, logits)?;
-                keep_from(logits, cutoffs::probability_bar(norm, f64::from(*epsilon).ln()));
+                keep_from(
+                    logits,
+                    cutoffs::probability_bar(norm, f64::from(*epsilon).ln()),
+                );
             }
             Stage::EtaCutoff(epsilon) => {
                 let norm = normalized(isa, logits)?;

@@ -9,15 +9,17 @@ use guesthouse_engine::{
 use super::KernelReport;
 use super::memory::{DTYPES, Random, round};
 use super::timing::Timer;
-use crate::cpu::sample::{Isa, Work, draw as on_cpu, score as score_on_cpu};
+use crate::cpu::sample::{Isa, Work, draw as on_cpu, score as score_on_cpu, stage_name};
 use crate::cuda::driver::{Buffer, Gpu};
 use crate::cuda::ops::Tensor;
 use crate::cuda::options::CudaDtype;
-use crate::cuda::sample::{Sampler, SamplerLimits};
+use crate::cuda::sample::{Sampler, SamplerLimits, Sharing};
 use crate::cuda::weights::stored;
 use crate::device::{Draw, Score};
 use crate::error::Result;
 use crate::history::{Counting, History};
+
+mod stages;
 
 const NAME: &str = "sample";
 
@@ -28,6 +30,8 @@ const TOLERANCE: f64 = 2e-5;
 const VOCABS: [usize; 6] = [1, 3, 31, 50_257, 128_256, 151_936];
 
 const ROWS: usize = 4;
+
+const SHAPES: [Shape; 4] = [Shape::Peaked, Shape::Flat, Shape::Ties, Shape::Holes];
 
 /// What logits look like.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +46,44 @@ enum Shape {
     Holes,
 }
 
+/// What draws are made from, and by whom.
+#[derive(Clone, Copy)]
+struct Case {
+    dtype: CudaDtype,
+    vocab: usize,
+    shape: Shape,
+    sharing: Sharing,
+}
+
 /// Every type, vocabulary, shape and plan, and times.
 pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
     for dtype in DTYPES {
         for vocab in VOCABS {
-            for shape in [Shape::Peaked, Shape::Flat, Shape::Ties, Shape::Holes] {
-                report(one(gpu, dtype, vocab, shape)?);
+            for shape in SHAPES {
+                let case = Case {
+                    dtype,
+                    vocab,
+                    shape,
+                    sharing: Sharing::Best,
+                };
+                report(one(gpu, case, "", plans(vocab))?);
+                for (name, plans) in stages::plans(vocab) {
+                    report(one(gpu, case, name, plans)?);
+                }
+            }
+        }
+    }
+    for vocab in [31, 50_257, 128_256] {
+        for shape in SHAPES {
+            let case = Case {
+                dtype: CudaDtype::F32,
+                vocab,
+                shape,
+                sharing: Sharing::Block,
+            };
+            report(one(gpu, case, "", plans(vocab))?);
+            for (name, plans) in stages::plans(vocab) {
+                report(one(gpu, case, name, plans)?);
             }
         }
     }
@@ -134,8 +170,14 @@ fn plans(vocab: usize) -> Vec<SamplingPlan> {
     ]
 }
 
-fn sampler(gpu: &Arc<Gpu>, dtype: CudaDtype, vocab: usize, draws: usize) -> Result<Sampler> {
-    Sampler::new(
+fn sampler(
+    gpu: &Arc<Gpu>,
+    dtype: CudaDtype,
+    vocab: usize,
+    draws: usize,
+    sharing: Sharing,
+) -> Result<Sampler> {
+    Sampler::sharing(
         gpu,
         SamplerLimits {
             vocab: vocab as u32,
@@ -144,6 +186,7 @@ fn sampler(gpu: &Arc<Gpu>, dtype: CudaDtype, vocab: usize, draws: usize) -> Resu
             draws: draws as u32,
             steps: 1,
         },
+        sharing,
     )
 }
 
@@ -155,10 +198,15 @@ fn tensor(buffer: &Buffer, vocab: usize) -> Tensor {
 }
 
 /// Every plan on every row, with and without a mask, and scores.
-fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, vocab: usize, shape: Shape) -> Result<KernelReport> {
+fn one(gpu: &Arc<Gpu>, case: Case, name: &str, plans: Vec<SamplingPlan>) -> Result<KernelReport> {
+    let Case {
+        dtype,
+        vocab,
+        shape,
+        sharing,
+    } = case;
     let (stored, values) = logits(dtype, ROWS, vocab, shape);
     let buffer = gpu.upload(&stored, "checking")?;
-    let plans = plans(vocab);
     let prompt: Vec<u32> = (0..300u32).map(|i| i * 7 % vocab as u32).collect();
     let mut tokens = prompt.clone();
     tokens.extend([0, 1, 2].map(|t: u32| t % vocab as u32));
@@ -175,7 +223,7 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, vocab: usize, shape: Shape) -> Result<K
                 seed: i as u64 * 0x1234_5678_9abc,
                 lineage: i as u32,
             },
-            mu: None,
+            mu: (i % 2 == 1).then_some(3.5),
             mask: (i % 2 == 1).then_some(mask.as_slice()),
             top: [0, 5, 64, 300][i % 4],
         })
@@ -187,7 +235,7 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, vocab: usize, shape: Shape) -> Result<K
             top: 3,
         })
         .collect();
-    let mut sampler = sampler(gpu, dtype, vocab, draws.len())?;
+    let mut sampler = sampler(gpu, dtype, vocab, draws.len(), sharing)?;
     let logits = tensor(&buffer, vocab);
     sampler.score(Ticket(1), logits, &scores)?;
     sampler.sample(Ticket(1), logits, &draws)?;
@@ -206,7 +254,12 @@ fn one(gpu: &Arc<Gpu>, dtype: CudaDtype, vocab: usize, shape: Shape) -> Result<K
         let want = score_on_cpu(isa, row(score.token), score.target, score.top);
         error = error.max(apart(found, &want));
     }
-    let case = format!("{} {vocab} {shape:?}", dtype.name());
+    let block = if sharing == Sharing::Block {
+        " one block"
+    } else {
+        ""
+    };
+    let case = format!("{} {vocab} {shape:?}{block} {name}", dtype.name());
     Ok(KernelReport::new(NAME, case, error, TOLERANCE))
 }
 
@@ -222,11 +275,11 @@ fn difference(found: &SampleOutcome, want: &SampleOutcome) -> f64 {
 /// Largest difference of log-probabilities; infinite where tokens or ranks differ.
 fn apart(a: &Sampled, b: &Sampled) -> f64 {
     let ids = |s: &Sampled| s.top.iter().map(|t| t.0).collect::<Vec<_>>();
-    if (a.token, a.rank) != (b.token, b.rank) || ids(a) != ids(b) {
+    if (a.token, a.rank, a.mu.is_some()) != (b.token, b.rank, b.mu.is_some()) || ids(a) != ids(b) {
         return f64::INFINITY;
     }
     let numbers = |s: &Sampled| {
-        let mut all = vec![s.logprob, s.processed_logprob];
+        let mut all = vec![s.logprob, s.processed_logprob, s.mu.unwrap_or(0.0)];
         all.extend(s.top.iter().map(|t| t.1));
         all
     };
@@ -277,7 +330,7 @@ fn failures(gpu: &Arc<Gpu>) -> Result<KernelReport> {
             top: 0,
         })
         .collect();
-    let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, draws.len())?;
+    let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, draws.len(), Sharing::Best)?;
     sampler.sample(Ticket(1), tensor(&buffer, VOCAB), &draws)?;
     gpu.synchronize()?;
     let (outcomes, _) = sampler.finish(Ticket(1))?;
@@ -295,7 +348,7 @@ fn failures(gpu: &Arc<Gpu>) -> Result<KernelReport> {
     ))
 }
 
-/// Greedy and sampled draws of many rows and of one.
+/// Draws of many rows and of one: greedy, top-p, and each stage alone.
 fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
     const VOCAB: usize = 128_256;
     let timer = Timer::new(gpu)?;
@@ -303,39 +356,55 @@ fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
         stages: vec![Stage::Temperature(0.8), Stage::TopP(0.9)],
         draw: DrawKind::Sample,
     };
-    let history = History::default();
-    for shape in [Shape::Peaked, Shape::Flat] {
-        for rows in [1, 256] {
-            let (stored, _) = logits(CudaDtype::F32, rows, VOCAB, shape);
-            let buffer = gpu.upload(&stored, "checking")?;
-            for (name, plan) in [("greedy", &SamplingPlan::greedy()), ("top-p 0.9", &top_p)] {
-                let draws: Vec<Draw<'_>> = (0..rows)
-                    .map(|i| Draw {
-                        logits: i,
-                        plan,
-                        history: &history,
-                        random: RandomKey {
-                            seed: i as u64,
-                            lineage: 0,
-                        },
-                        mu: None,
-                        mask: None,
-                        top: 0,
-                    })
-                    .collect();
-                let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, rows)?;
-                sampler.ready()?;
-                let seconds = timer.time(|| {
-                    sampler.sample(Ticket(1), tensor(&buffer, VOCAB), &draws)?;
-                    gpu.synchronize()?;
-                    sampler.finish(Ticket(1)).map(drop)
-                })?;
-                let case = format!("float32 {rows}×{VOCAB} {shape:?} {name}");
-                let mut line = KernelReport::new(NAME, case, 0.0, 0.0);
-                line.seconds = Some(seconds);
-                line.bytes = Some((rows * VOCAB * 4) as f64);
-                report(line);
-            }
+    let usual = [
+        ("greedy".to_owned(), SamplingPlan::greedy()),
+        ("top-p 0.9".to_owned(), top_p),
+    ];
+    let history: Vec<u32> = (0..1000u32).map(|i| i * i % 50_000).collect();
+    let history = History::new(&history, 500, Counting::On);
+    for (shape, rows) in [
+        (Shape::Peaked, 1),
+        (Shape::Peaked, 64),
+        (Shape::Peaked, 256),
+        (Shape::Flat, 1),
+        (Shape::Flat, 256),
+    ] {
+        let (stored, _) = logits(CudaDtype::F32, rows, VOCAB, shape);
+        let buffer = gpu.upload(&stored, "checking")?;
+        let alone = stages::alone(VOCAB).into_iter().map(|stage| {
+            let plan = SamplingPlan {
+                stages: vec![stage.clone()],
+                draw: DrawKind::Sample,
+            };
+            (stage_name(&stage).to_owned(), plan)
+        });
+        for (name, plan) in usual.iter().cloned().chain(alone) {
+            let draws: Vec<Draw<'_>> = (0..rows)
+                .map(|i| Draw {
+                    logits: i,
+                    plan: &plan,
+                    history: &history,
+                    random: RandomKey {
+                        seed: i as u64,
+                        lineage: 0,
+                    },
+                    mu: None,
+                    mask: None,
+                    top: 0,
+                })
+                .collect();
+            let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, rows, Sharing::Best)?;
+            sampler.ready()?;
+            let seconds = timer.time(|| {
+                sampler.sample(Ticket(1), tensor(&buffer, VOCAB), &draws)?;
+                gpu.synchronize()?;
+                sampler.finish(Ticket(1)).map(drop)
+            })?;
+            let case = format!("float32 {rows}×{VOCAB} {shape:?} {name}");
+            let mut line = KernelReport::new(NAME, case, 0.0, 0.0);
+            line.seconds = Some(seconds);
+            line.bytes = Some((rows * VOCAB * 4) as f64);
+            report(line);
         }
     }
     Ok(())

@@ -36,7 +36,9 @@ pub(super) struct ResultWords {
     pub max: f32,
     pub logit: f32,
     pub log_sum: f64,
-    pub unused: [u32; 2],
+    /// Bits, of the token where it entered a mirostat stage.
+    pub surprise: f32,
+    pub unused: u32,
 }
 
 /// A token and its raw logit.
@@ -58,17 +60,16 @@ pub(super) fn outcome(
         .stages
         .get(note.stages.0 as usize..note.stages.1 as usize)
         .unwrap_or_default();
-    let why = match result.failure & 0xff {
-        failure::NONE if note.unknown => "this device does not know one of the sampling stages; \
-             update the server"
-            .to_owned(),
-        failure::NONE => return SampleOutcome::Token(sampled(result, tops, note)),
-        failure::NOT_FINITE => NOT_FINITE.to_owned(),
-        failure::MASKED => MASKED.to_owned(),
-        failure::NONE_LEFT => nothing_left(names),
-        failure::TEMPERATURE => bad_temperature(note.bad_temperature),
-        failure::NO_PROBABILITIES => NO_PROBABILITIES.to_owned(),
-        other => format!("the sampling kernel reported failure {other}, which is unknown"),
+    let refused = note.refused.and_then(|i| notes.refusals.get(i as usize));
+    let why = match (result.failure & 0xff, refused) {
+        (failure::NONE | failure::NONE_LEFT, Some(reason)) => reason.clone(),
+        (failure::NONE, None) => return SampleOutcome::Token(sampled(result, tops, note)),
+        (failure::NOT_FINITE, _) => NOT_FINITE.to_owned(),
+        (failure::MASKED, _) => MASKED.to_owned(),
+        (failure::NONE_LEFT, _) => nothing_left(names),
+        (failure::TEMPERATURE, _) => bad_temperature(note.bad_temperature),
+        (failure::NO_PROBABILITIES, _) => NO_PROBABILITIES.to_owned(),
+        (other, _) => format!("the sampling kernel reported failure {other}, which is unknown"),
     };
     SampleOutcome::Failed(why)
 }
@@ -80,7 +81,7 @@ pub(super) fn sampled(result: &ResultWords, tops: &[TopWords], note: &Note) -> S
         logprob: result.logprob,
         rank: result.rank,
         processed_logprob: result.processed,
-        mu: None,
+        mu: note.mirostat.map(|state| state.after(result.surprise)),
         top: best(result, tops, note.top as usize),
     }
 }

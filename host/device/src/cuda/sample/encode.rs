@@ -3,9 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 use guesthouse_engine::{Draw as DrawKind, Stage, TokenId};
 
-use crate::cpu::sample::stage_name;
+use crate::cpu::sample::mirostat::Mirostat;
+use crate::cpu::sample::refusal::{TWO_MIROSTATS, refusal};
+use crate::cpu::sample::watermark::Green;
+use crate::cpu::sample::{position_of, stage_name, xtc_applies};
 use crate::device::{Draw, Score};
-use crate::history::History;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,15 @@ mod code {
     pub(super) const TOP_P: u32 = 6;
     pub(super) const MIN_P: u32 = 7;
     pub(super) const TYPICAL_P: u32 = 8;
+    pub(super) const DYNAMIC: u32 = 9;
+    pub(super) const SIGMA: u32 = 10;
+    pub(super) const EPSILON: u32 = 11;
+    pub(super) const ETA: u32 = 12;
+    pub(super) const TAIL_FREE: u32 = 13;
+    pub(super) const XTC: u32 = 14;
+    pub(super) const MIROSTAT1: u32 = 15;
+    pub(super) const MIROSTAT2: u32 = 16;
+    pub(super) const WATERMARK: u32 = 17;
 }
 
 /// `Draw` of the kernel.
@@ -63,8 +74,10 @@ pub(super) struct Note {
     pub stages: (u32, u32),
     /// The first temperature that is not usable.
     pub bad_temperature: f32,
-    /// Whether a stage was left out because this program does not know it.
-    pub unknown: bool,
+    /// Why a stage, and all after it, were left out: an index into [`Notes::refusals`].
+    pub refused: Option<u32>,
+    /// State of its mirostat stage before the token.
+    pub mirostat: Option<Mirostat>,
 }
 
 /// Notes of one step.
@@ -72,6 +85,7 @@ pub(super) struct Note {
 pub(super) struct Notes {
     pub draws: Vec<Note>,
     pub stages: Vec<&'static str>,
+    pub refusals: Vec<String>,
 }
 
 /// One step's draws. Kept from step to step, so that nothing is allocated.
@@ -89,6 +103,19 @@ pub(super) struct Encoder {
     vocab: u32,
 }
 
+/// What one draw's stages leave for its note.
+struct Told {
+    bad_temperature: f32,
+    refused: Option<String>,
+    mirostat: Option<Mirostat>,
+    /// XTC stages and dynamic temperatures so far.
+    xtc: u32,
+    heats: u32,
+}
+
+/// `HEATS` of the kernel: dynamic temperatures that it remembers for a mirostat stage behind them.
+const HEATS: u32 = 16;
+
 impl Encoder {
     /// Begins a step.
     pub(super) fn begin(&mut self, vocab: u32) {
@@ -96,6 +123,7 @@ impl Encoder {
         self.pool.clear();
         self.notes.draws.clear();
         self.notes.stages.clear();
+        self.notes.refusals.clear();
         self.tops = 0;
         self.vocab = vocab;
     }
@@ -114,11 +142,20 @@ impl Encoder {
     pub(super) fn draw(&mut self, draw: &Draw<'_>) {
         self.ops.clear();
         let first_stage = self.notes.stages.len() as u32;
-        let mut note = (f32::NAN, false);
+        let mut told = Told {
+            bad_temperature: f32::NAN,
+            refused: None,
+            mirostat: None,
+            xtc: 0,
+            heats: 0,
+        };
         for stage in &draw.plan.stages {
             self.notes.stages.push(stage_name(stage));
-            if !note.1 {
-                self.stage(stage, draw.history, &mut note);
+            if told.refused.is_none() {
+                told.refused = refusal(stage);
+            }
+            if told.refused.is_none() {
+                self.stage(stage, draw, &mut told);
             }
         }
         let mask = draw.mask.map_or(-1, |mask| {
@@ -138,7 +175,7 @@ impl Encoder {
                 DrawKind::Greedy => kind::GREEDY,
                 DrawKind::Sample => kind::SAMPLE,
                 DrawKind::Candidates(_) | DrawKind::Row(_) => {
-                    note.1 = true;
+                    told.refused = Some("this device hands no candidates to guests".to_owned());
                     kind::GREEDY
                 }
             },
@@ -153,7 +190,12 @@ impl Encoder {
         };
         self.push(words, first_stage);
         if let Some(last) = self.notes.draws.last_mut() {
-            (last.bad_temperature, last.unknown) = note;
+            last.bad_temperature = told.bad_temperature;
+            last.mirostat = told.mirostat;
+            if let Some(reason) = told.refused {
+                last.refused = Some(self.notes.refusals.len() as u32);
+                self.notes.refusals.push(reason);
+            }
         }
     }
 
@@ -175,12 +217,19 @@ impl Encoder {
             top_at: words.top_at,
             stages: (first_stage, self.notes.stages.len() as u32),
             bad_temperature: f32::NAN,
-            unknown: false,
+            refused: None,
+            mirostat: None,
         });
     }
 
     fn op(&mut self, code: u32, a: u32, b: u32) {
         self.ops.push([code, a, b, 0]);
+    }
+
+    /// An op with an f64.
+    fn op_f64(&mut self, code: u32, x: f64) {
+        let bits = x.to_bits();
+        self.op(code, bits as u32, (bits >> 32) as u32);
     }
 
     /// An op with a list of ids.
@@ -191,7 +240,8 @@ impl Encoder {
         self.op(code, at as u32, count as u32);
     }
 
-    fn stage(&mut self, stage: &Stage, history: &History, note: &mut (f32, bool)) {
+    fn stage(&mut self, stage: &Stage, draw: &Draw<'_>, told: &mut Told) {
+        let history = draw.history;
         match stage {
             Stage::AllowedTokens(allowed) => {
                 let mut sorted = std::mem::take(&mut self.sorted);
@@ -245,19 +295,84 @@ impl Encoder {
                 self.op(code::PENALTIES, at as u32, count as u32);
             }
             Stage::Temperature(t) => {
-                if note.0.is_nan() && !(t.is_finite() && *t > 0.0) {
-                    note.0 = *t;
+                if told.bad_temperature.is_nan() && !(t.is_finite() && *t > 0.0) {
+                    told.bad_temperature = *t;
                 }
                 self.op(code::TEMPERATURE, t.to_bits(), 0);
             }
             Stage::TopK(k) => self.op(code::TOP_K, *k, 0),
             Stage::TopP(p) => self.op(code::TOP_P, p.to_bits(), 0),
-            Stage::MinP(p) => {
-                let bits = f64::from(*p).ln().to_bits();
-                self.op(code::MIN_P, bits as u32, (bits >> 32) as u32);
-            }
+            Stage::MinP(p) => self.op_f64(code::MIN_P, f64::from(*p).ln()),
             Stage::TypicalP(p) => self.op(code::TYPICAL_P, p.to_bits(), 0),
-            _ => note.1 = true,
+            Stage::NoRepeatNgram(n) => {
+                let mut banned = std::mem::take(&mut self.sorted);
+                banned.clear();
+                history.repeating(*n, &mut banned);
+                self.list(code::BAN, banned.iter().copied());
+                self.sorted = banned;
+            }
+            Stage::Dry(dry) => {
+                let mut pairs = std::mem::take(&mut self.pairs);
+                pairs.clear();
+                history.dry_penalties(dry, &mut pairs);
+                let at = self.pool.len();
+                self.pool
+                    .extend(pairs.iter().flat_map(|&(t, by)| [t, (-by).to_bits()]));
+                self.op(code::BIAS, at as u32, pairs.len() as u32);
+                self.pairs = pairs;
+            }
+            Stage::DynamicTemperature { min, max, exponent } => {
+                told.heats += 1;
+                if told.heats > HEATS {
+                    told.refused = Some(format!(
+                        "more than {HEATS} dynamic temperature stages in one plan"
+                    ));
+                    return;
+                }
+                let [a, b, c] = [min, max, exponent].map(|x| x.to_bits());
+                self.ops.push([code::DYNAMIC, a, b, c]);
+            }
+            Stage::TopNSigma(n) => self.op(code::SIGMA, n.to_bits(), 0),
+            Stage::EpsilonCutoff(epsilon) => self.op_f64(code::EPSILON, f64::from(*epsilon).ln()),
+            Stage::EtaCutoff(epsilon) => self.op_f64(code::ETA, f64::from(*epsilon).ln()),
+            Stage::TailFree(z) => self.op(code::TAIL_FREE, z.to_bits(), 0),
+            Stage::Xtc {
+                probability,
+                threshold,
+            } => {
+                let position = position_of(history);
+                if xtc_applies(draw.random, position, told.xtc, *probability) {
+                    self.op_f64(code::XTC, f64::from(*threshold).ln());
+                }
+                told.xtc += 1;
+            }
+            Stage::Mirostat1 { .. } | Stage::Mirostat2 { .. } => {
+                if told.mirostat.is_some() {
+                    told.refused = Some(TWO_MIROSTATS.to_owned());
+                    return;
+                }
+                told.mirostat = Mirostat::of(stage, draw.mu);
+                match (stage, told.mirostat) {
+                    (Stage::Mirostat1 { .. }, Some(state)) => {
+                        self.op(code::MIROSTAT1, state.mu.to_bits(), 0);
+                    }
+                    (_, Some(state)) => self.op_f64(code::MIROSTAT2, state.log_bar()),
+                    (_, None) => {}
+                }
+            }
+            Stage::Watermark(watermark) => {
+                let green = Green::new(watermark, history.tokens());
+                let at = self.pool.len();
+                self.pool.extend(green.key);
+                self.pool.extend(green.digest);
+                self.pool.extend([green.bar, watermark.delta.to_bits()]);
+                self.op(code::WATERMARK, at as u32, 7);
+            }
+            _ => {
+                told.refused = Some(format!(
+                    "this device does not know the sampling stage {stage:?}; update the server"
+                ));
+            }
         }
     }
 }

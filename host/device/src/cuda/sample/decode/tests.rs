@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use crate::cpu::sample::mirostat::Mirostat;
 
 fn result(failure: u32, top_count: u32) -> ResultWords {
     ResultWords {
@@ -21,7 +22,8 @@ fn note(top: u32) -> Note {
         top_at: 0,
         stages: (0, 2),
         bad_temperature: -1.0,
-        unknown: false,
+        refused: None,
+        mirostat: None,
     }
 }
 
@@ -49,6 +51,7 @@ fn failures_say_what_the_cpu_says() {
     let notes = Notes {
         draws: vec![note(0)],
         stages: vec!["banned tokens", "top-p"],
+        refusals: Vec::new(),
     };
     let why = |failure| match outcome(&result(failure, 0), &[], &note(0), &notes) {
         SampleOutcome::Failed(why) => why,
@@ -59,4 +62,36 @@ fn failures_say_what_the_cpu_says() {
     assert!(why(3).ends_with("stages banned tokens, top-p"));
     assert!(why(4 | 3 << 8).starts_with("temperature -1:"));
     assert!(why(5).contains("probabilities"));
+}
+
+#[test]
+fn refusals_and_mirostat_states() {
+    let notes = Notes {
+        refusals: vec!["no such stage".to_owned()],
+        ..Notes::default()
+    };
+    let refused = Note {
+        refused: Some(0),
+        stages: (0, 0),
+        ..note(0)
+    };
+    for failure in [0, 3] {
+        let got = outcome(&result(failure, 0), &[], &refused, &notes);
+        assert_eq!(got, SampleOutcome::Failed("no such stage".to_owned()));
+    }
+    let state = Mirostat {
+        tau: 3.0,
+        eta: 0.5,
+        mu: 6.0,
+    };
+    let words = ResultWords {
+        surprise: 5.0,
+        ..result(0, 0)
+    };
+    let noted = Note {
+        mirostat: Some(state),
+        ..note(0)
+    };
+    // Two bits too surprising: the bound falls by half of that.
+    assert_eq!(sampled(&words, &[], &noted).mu, Some(5.0));
 }

@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use guesthouse_engine::{RandomKey, SamplingPlan};
+use guesthouse_engine::{Dry, RandomKey, SamplingPlan, Watermark};
 
 use super::*;
-use crate::history::Counting;
+use crate::history::{Counting, History};
 
 fn encoded(stages: Vec<Stage>, history: &History, mask: Option<&[u32]>) -> Encoder {
     let plan = SamplingPlan {
@@ -105,4 +105,99 @@ fn lists_are_as_the_kernel_wants_them() {
     assert!((f64::from_bits(bits) + std::f64::consts::LN_2).abs() < 1e-12);
     assert_eq!(e.draws[0].op_count, 5);
     assert_eq!(e.notes.stages.len(), 12);
+}
+
+#[test]
+fn repetitions_become_bans_and_biases() {
+    let history = History::new(&[1, 2, 3, 4, 1, 2, 3], 2, Counting::Off);
+    let dry = Dry {
+        multiplier: 0.5,
+        base: 2.0,
+        allowed_length: 2,
+        range: 0,
+        breakers: vec![],
+    };
+    let stages = vec![Stage::NoRepeatNgram(3), Stage::Dry(dry)];
+    let e = encoded(stages, &history, None);
+    let ban = op(&e, 0);
+    assert_eq!((ban[0], list(&e, ban, ban[2] as usize)), (1, &[4][..]));
+    // Three tokens repeat, one more than is free.
+    let bias = op(&e, 1);
+    let want = [4, (-1f32).to_bits()];
+    assert_eq!((bias[0], bias[2], list(&e, bias, 2)), (2, 1, &want[..]));
+}
+
+#[test]
+fn numbers_of_the_stages_that_cut() {
+    let history = History::new(&[1, 2], 2, Counting::Off);
+    let f = f32::to_bits;
+    let half = 0.5f64.ln().to_bits();
+    let [low, high] = [half as u32, (half >> 32) as u32];
+    let watermark = Watermark {
+        key: 7 << 32 | 5,
+        gamma: 0.25,
+        delta: 2.0,
+        context: 1,
+    };
+    let always = Stage::Xtc {
+        probability: 1.0,
+        threshold: 0.5,
+    };
+    let never = Stage::Xtc {
+        probability: 0.0,
+        threshold: 0.5,
+    };
+    let e = encoded(
+        vec![
+            Stage::DynamicTemperature {
+                min: 0.5,
+                max: 2.0,
+                exponent: 1.5,
+            },
+            Stage::TopNSigma(1.0),
+            Stage::EpsilonCutoff(0.5),
+            Stage::EtaCutoff(0.5),
+            Stage::TailFree(0.9),
+            never,
+            always,
+            Stage::Mirostat2 { tau: 3.0, eta: 0.1 },
+            Stage::Watermark(watermark),
+        ],
+        &history,
+        None,
+    );
+    assert_eq!(op(&e, 0), [9, f(0.5), f(2.0), f(1.5)]);
+    assert_eq!(op(&e, 1), [10, f(1.0), 0, 0]);
+    assert_eq!(op(&e, 2), [11, low, high, 0]);
+    assert_eq!(op(&e, 3), [12, low, high, 0]);
+    assert_eq!(op(&e, 4), [13, f(0.9), 0, 0]);
+    // The one that does not apply is left out.
+    assert_eq!(op(&e, 5), [14, low, high, 0]);
+    let mirostat = op(&e, 6);
+    let bits = u64::from(mirostat[1]) | u64::from(mirostat[2]) << 32;
+    assert!((f64::from_bits(bits) + 6.0 * std::f64::consts::LN_2).abs() < 1e-12);
+    let mark = op(&e, 7);
+    let words = list(&e, mark, 7);
+    assert_eq!((mark[0], &words[..2]), (17, &[5, 7][..]));
+    assert_eq!(words[5..], [1 << 30, f(2.0)]);
+    let note = e.notes.draws[0];
+    assert_eq!(note.mirostat.map(|m| m.mu), Some(6.0));
+    assert_eq!((note.refused, e.draws[0].op_count), (None, 8));
+}
+
+#[test]
+fn what_cannot_be_applied_is_refused() {
+    let history = History::default();
+    let mirostat = Stage::Mirostat1 { tau: 3.0, eta: 0.1 };
+    for stages in [
+        vec![Stage::NoRepeatNgram(0), Stage::TopK(1)],
+        vec![Stage::TopNSigma(f32::NAN), Stage::TopK(1)],
+        vec![mirostat.clone(), mirostat, Stage::TopK(1)],
+    ] {
+        let ops = stages.len() - 2;
+        let e = encoded(stages, &history, None);
+        let refused = e.notes.draws[0].refused;
+        assert_eq!((refused, e.draws[0].op_count as usize), (Some(0), ops));
+        assert_eq!(e.notes.refusals.len(), 2);
+    }
 }
