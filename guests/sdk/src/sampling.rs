@@ -37,6 +37,55 @@ pub use bindings::guesthouse::common::types::{Attr, AttrValue};
 
 crate::error::into_wit_error!(bindings::guesthouse::common::types::Error);
 
+impl SamplingPlan {
+    /// Without a seed: the host draws one.
+    #[must_use]
+    pub fn new(stages: Vec<Stage>, draw: Draw) -> Self {
+        Self {
+            stages,
+            draw,
+            seed: None,
+            ext: vec![],
+        }
+    }
+
+    /// With the request's seed, if it has one ([`seed`]).
+    #[must_use]
+    pub fn seeded(self, seed: Option<u64>) -> Self {
+        Self { seed, ..self }
+    }
+}
+
+impl Asked {
+    /// Each of the request's choices is one branch and streams; `candidates` (1 to 1024) of each row are shown.
+    #[must_use]
+    pub fn choices(candidates: u32) -> Self {
+        Self {
+            candidates,
+            search: false,
+            hidden: false,
+        }
+    }
+
+    /// One branch at first, which may fork, finish and end.
+    #[must_use]
+    pub fn search(candidates: u32) -> Self {
+        Self {
+            search: true,
+            ..Self::choices(candidates)
+        }
+    }
+
+    /// Also hidden states.
+    #[must_use]
+    pub fn with_hidden(self) -> Self {
+        Self {
+            hidden: true,
+            ..self
+        }
+    }
+}
+
 /// One request's sampler.
 pub trait Sampler: Sized + 'static {
     /// Reads the request's sampling fields; errors are the client's (HTTP 400) and begin with the field's name and a

@@ -21,12 +21,7 @@ impl Sampler for Standard {
         let randomness = randomness(request, &facts)?;
         stages.extend(randomness.stages);
         Ok(Self {
-            plan: SamplingPlan {
-                stages,
-                draw: randomness.draw,
-                seed: seed(request)?,
-                ext: vec![],
-            },
+            plan: SamplingPlan::new(stages, randomness.draw).seeded(seed(request)?),
         })
     }
 

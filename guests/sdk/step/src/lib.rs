@@ -24,8 +24,7 @@
 //!     }
 //!
 //!     fn plan(&self) -> Result<SamplingPlan, Error> {
-//!         let asked = Asked { candidates: 1, search: false, hidden: false };
-//!         Ok(SamplingPlan { stages: vec![], draw: Draw::Step(asked), seed: None, ext: vec![] })
+//!         Ok(SamplingPlan::new(vec![], Draw::Step(Asked::choices(1))))
 //!     }
 //! }
 //!

@@ -112,11 +112,19 @@ pub struct Candidate {
 }
 
 /// One branch's row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Row<'a, C = wit::Candidates> {
     all: &'a Rows<C>,
     index: usize,
 }
+
+impl<C> Clone for Row<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Row<'_, C> {}
 
 impl<'a, C> Row<'a, C> {
     /// Its place among the rows.

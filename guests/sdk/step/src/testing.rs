@@ -9,8 +9,7 @@
 //! # impl Sampler for Best {
 //! #     fn create(_: &Request, _: ModelFacts) -> Result<Self, Error> { Ok(Self) }
 //! #     fn plan(&self) -> Result<SamplingPlan, Error> {
-//! #         let asked = Asked { candidates: 2, search: false, hidden: false };
-//! #         Ok(SamplingPlan { stages: vec![], draw: Draw::Step(asked), seed: None, ext: vec![] })
+//! #         Ok(SamplingPlan::new(vec![], Draw::Step(Asked::choices(2))))
 //! #     }
 //! # }
 //! # impl StepSampler for Best {
