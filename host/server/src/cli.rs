@@ -7,6 +7,7 @@ mod generate;
 mod graph;
 mod module;
 mod options;
+mod sample;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,8 @@ enum Command {
     Serve(serve::Serve),
     /// Generate offline: prompts or JSON lines in, JSON lines out.
     Generate(generate::Generate),
+    /// Continue one prompt with a sampler, and tell what it saw and chose.
+    Sample(sample::Sample),
     /// Chat in the terminal.
     Chat(chat::Chat),
     /// Measure latency, throughput, or a running server.
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(c) => c.run(),
         Command::Generate(c) => c.run(),
+        Command::Sample(c) => c.run(),
         Command::Chat(c) => c.run(),
         Command::Bench(c) => c.run(),
         Command::Graph(c) => c.run(),

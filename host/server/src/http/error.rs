@@ -44,6 +44,7 @@ impl IntoResponse for ApiError {
 /// `field` is what the guest was asked about, if that is one field.
 pub(super) fn from_guest(error: GuestError, field: Option<&'static str>) -> ApiError {
     match error {
+        GuestError::UnknownModule { .. } => ApiError::invalid("sampler", error.to_string()),
         GuestError::InvalidRequest(message) | GuestError::Unsupported(message) => {
             ApiError::Invalid {
                 param: field.map(str::to_owned).or_else(|| named_field(&message)),

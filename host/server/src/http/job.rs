@@ -2,13 +2,16 @@
 
 use crate::serving::{Chat, ParserId, ServedModel};
 use crate::text::TextParams;
-use guesthouse_engine::{CacheSalt, SamplingPlan, TokenId};
+use guesthouse_engine::{CacheSalt, Chooser, LogprobsMode, SamplingPlan, TokenId};
 use std::sync::Arc;
 
 /// One prompt and how long its answers may get.
 pub(super) struct JobPrompt {
     pub(super) tokens: Vec<TokenId>,
     pub(super) max_tokens: u32,
+    pub(super) plan: Arc<SamplingPlan>,
+    /// The guest that chooses, where the plan's draw asks one.
+    pub(super) chooser: Option<Box<dyn Chooser>>,
 }
 
 /// A chat store and one parser per choice.
@@ -17,7 +20,7 @@ pub(super) struct JobChat {
     pub(super) parsers: Vec<ParserId>,
 }
 
-/// Prompts, plan and text rules of one HTTP request.
+/// Prompts, plans and text rules of one HTTP request.
 pub(super) struct Job {
     pub(super) model: Arc<ServedModel>,
     /// The request's field that the prompts came from.
@@ -25,13 +28,15 @@ pub(super) struct Job {
     pub(super) prompts: Vec<JobPrompt>,
     pub(super) n: u32,
     pub(super) cache_salt: CacheSalt,
-    pub(super) plan: Arc<SamplingPlan>,
     pub(super) seed: u64,
     pub(super) text: Arc<TextParams>,
     /// Stop tokens whose number is told as `stop_reason`: the client's own.
     pub(super) told_stop_tokens: Vec<TokenId>,
     pub(super) top_logprobs: Option<u32>,
     pub(super) prompt_logprobs: Option<u32>,
+    pub(super) logprobs: LogprobsMode,
+    /// Most tokens guessed per step.
+    pub(super) drafts: u32,
     /// A conversation has one prompt.
     pub(super) chat: Option<JobChat>,
 }

@@ -7,7 +7,7 @@ use crate::openai::{
     ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidEmbedding,
     ValidGenerate, ValidParams,
 };
-use crate::serving::{Chat, Conversation, Planned, ServedModel};
+use crate::serving::{Chat, Conversation, GuestError, Planned, SamplerRequest, ServedModel};
 use crate::text::{StopSet, TextParams};
 use guesthouse_engine::TokenId;
 use guesthouse_tokenizer::{AddSpecial, Segment, Tokenizer};
@@ -270,7 +270,7 @@ async fn build(
         .into_iter()
         .map(|tokens| {
             let max_tokens = room(model, params.max_tokens(), tokens.len(), input.field)?;
-            Ok(JobPrompt { tokens, max_tokens })
+            Ok((tokens, max_tokens))
         })
         .collect::<Result<Vec<_>, ApiError>>()?;
     let stopping = params.stopping();
@@ -284,7 +284,7 @@ async fn build(
             None => stop_strings.push(stop),
         }
     }
-    let planned = plan(model, params, &ends).await?;
+    let (prompts, seed) = plan(model, params, &ends, prompts).await?;
     let mut told_stop_tokens = stopping.tokens().to_vec();
     told_stop_tokens.retain(|token| !ends.contains(token));
     Ok(Job {
@@ -293,8 +293,7 @@ async fn build(
         prompts,
         n: params.n(),
         cache_salt: input.tenant.salt(model.cache_salt, params.cache_salt()),
-        plan: Arc::new(planned.plan),
-        seed: planned.seed.or(params.seed()).unwrap_or_else(rand::random),
+        seed: seed.or(params.seed()).unwrap_or_else(rand::random),
         text: Arc::new(TextParams {
             stops: Arc::new(StopSet::new(&stop_strings, stopping.text())),
             stop_tokens: stopping.all_tokens(&ends),
@@ -305,16 +304,20 @@ async fn build(
         told_stop_tokens,
         top_logprobs: params.top_logprobs(),
         prompt_logprobs: input.scored,
+        logprobs: model.generation.logprobs,
+        drafts: model.generation.drafts,
         chat: input.chat,
     })
 }
 
-/// Asks the sampler guest, off the threads that serve connections: it may use all of its time.
+/// Asks the sampler guest, off the threads that serve connections: it may use all of its time. A plan serves all prompts,
+/// unless the guest also chooses: then each prompt has one of its own. The seed is the guest's, if it chose one.
 async fn plan(
     model: &Arc<ServedModel>,
     params: &ValidParams,
     ends: &[TokenId],
-) -> Result<Planned, ApiError> {
+    prompts: Vec<(Vec<TokenId>, u32)>,
+) -> Result<(Vec<JobPrompt>, Option<u64>), ApiError> {
     let mut bad_words = Vec::new();
     for word in params.bad_words() {
         // A word may begin a text or follow a space.
@@ -337,9 +340,79 @@ async fn plan(
             "`bad_words` and `min_tokens` leave none of `allowed_token_ids`; allow more tokens",
         ));
     }
-    let request = params.sampler_request(&bad_words);
-    let guests = Arc::clone(&model.guests);
-    Ok(blocking(move || guests.plan(&request)).await??)
+    let (module, n) = (params.sampler_module().map(str::to_owned), params.n());
+    let breakers: Vec<String> = params
+        .sequence_breakers()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let params = params.clone();
+    let model = Arc::clone(model);
+    let planned = blocking(move || {
+        let breakers = breaking_tokens(&model, &breakers);
+        let fields = params.sampler_request(&bad_words, &breakers);
+        let ask = |prompt: &(Vec<TokenId>, u32)| {
+            model.guests.plan(&SamplerRequest {
+                module: module.clone(),
+                fields: fields.clone(),
+                prompt_len: u32::try_from(prompt.0.len()).unwrap_or(u32::MAX),
+                max_tokens: prompt.1,
+                n,
+            })
+        };
+        per_prompt(prompts, ask)
+    });
+    planned.await?.map_err(|error| from_guest(error, None))
+}
+
+/// The prompts with their plans, and the seed that the guest chose.
+fn per_prompt(
+    prompts: Vec<(Vec<TokenId>, u32)>,
+    ask: impl Fn(&(Vec<TokenId>, u32)) -> Result<Planned, GuestError>,
+) -> Result<(Vec<JobPrompt>, Option<u64>), GuestError> {
+    let mut planned = Vec::with_capacity(prompts.len());
+    let (mut shared, mut seed) = (None, None);
+    for prompt in prompts {
+        let (plan, chooser) = match &shared {
+            Some(plan) => (Arc::clone(plan), None),
+            None => {
+                let Planned {
+                    plan,
+                    seed: chosen,
+                    chooser,
+                    ..
+                } = ask(&prompt)?;
+                let plan = Arc::new(plan);
+                seed = seed.or(chosen);
+                if chooser.is_none() {
+                    shared = Some(Arc::clone(&plan));
+                }
+                (plan, chooser)
+            }
+        };
+        let (tokens, max_tokens) = prompt;
+        planned.push(JobPrompt {
+            tokens,
+            max_tokens,
+            plan,
+            chooser,
+        });
+    }
+    Ok((planned, seed))
+}
+
+/// Tokens whose text has one of these strings in it.
+fn breaking_tokens(model: &ServedModel, breakers: &[String]) -> Vec<TokenId> {
+    if breakers.is_empty() {
+        return Vec::new();
+    }
+    let holds = |id: &TokenId| {
+        let bytes = model.tokenizer.token_bytes(*id);
+        breakers
+            .iter()
+            .any(|b| !b.is_empty() && memchr::memmem::find(&bytes, b.as_bytes()).is_some())
+    };
+    (0..model.vocab).filter(holds).collect()
 }
 
 /// How long the answer may get.

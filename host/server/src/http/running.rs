@@ -7,8 +7,8 @@ use crate::openai::{ApiError, Usage};
 use crate::serving::Delta;
 use crate::text::{ChoiceText, Ending};
 use guesthouse_engine::{
-    Disconnected, EngineHandle, Event, EventSink, FinishReason, GenerationParams, Priority,
-    Request, RequestId, Sampled, Task, TokenId,
+    Attachments, Disconnected, EngineHandle, Event, EventSink, FinishReason, GenerationParams,
+    Priority, Request, RequestId, Sampled, Task, TokenId,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -178,9 +178,10 @@ impl Running {
                     stop_tokens: job.text.stop_tokens.clone(),
                     top_logprobs: job.top_logprobs,
                     prompt_logprobs: job.prompt_logprobs,
-                    ..GenerationParams::default()
+                    logprobs: job.logprobs,
+                    drafts: job.drafts,
                 },
-                sampling: Arc::clone(&job.plan),
+                sampling: prompt.plan,
                 seed: job.seed,
                 priority: Priority::default(),
             };
@@ -188,8 +189,13 @@ impl Running {
                 prompt: index,
                 events: sender.clone(),
             };
+            let attachments = Attachments {
+                sink: Box::new(sink),
+                constraint: None,
+                chooser: prompt.chooser,
+            };
             engine
-                .submit(request, Box::new(sink))
+                .submit(request, attachments)
                 .map_err(|error| from_submit(&error, job.field, retry_after))?;
             let guard = Some(CancelGuard {
                 engine: engine.clone(),

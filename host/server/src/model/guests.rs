@@ -1,11 +1,15 @@
 //! Chat and sampler guests behind [`crate::serving`]'s traits.
 
+use crate::model::ModuleStore;
 use crate::model::Modules;
 use crate::model::store::Chosen;
-use crate::serving::{Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned};
+use crate::serving::{
+    Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned, SamplerRequest,
+};
 use futures::future::{BoxFuture, FutureExt};
 use guesthouse_component::{
-    CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Segment as GuestSegment,
+    CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Role,
+    Segment as GuestSegment,
 };
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::collections::HashMap;
@@ -16,6 +20,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct ModelGuests {
     chat: Arc<Chosen>,
     sampler: Arc<Chosen>,
+    /// For modules that requests name.
+    store: Arc<ModuleStore>,
     files: Vec<(String, String)>,
     controls: Vec<(u32, String)>,
     facts: ModelFacts,
@@ -26,6 +32,7 @@ impl ModelGuests {
     #[must_use]
     pub fn new(
         modules: &Modules,
+        store: &Arc<ModuleStore>,
         files: Vec<(String, String)>,
         tokenizer: &Tokenizer,
         facts: ModelFacts,
@@ -33,6 +40,7 @@ impl ModelGuests {
         Self {
             chat: modules.chat.clone(),
             sampler: modules.sampler.clone(),
+            store: Arc::clone(store),
             files,
             controls: tokenizer.control_tokens(),
             facts,
@@ -62,17 +70,34 @@ impl Guests for ModelGuests {
         .boxed()
     }
 
-    fn plan(&self, request: &str) -> Result<Planned, GuestError> {
-        let planned = self
-            .sampler
-            .current()
+    fn plan(&self, request: &SamplerRequest) -> Result<Planned, GuestError> {
+        let module = match &request.module {
+            None => self.sampler.current(),
+            Some(name) => self
+                .store
+                .named(Role::Sampler, name)
+                .map_err(|error| GuestError::Failed(error.to_string()))?
+                .ok_or_else(|| GuestError::UnknownModule {
+                    name: name.clone(),
+                    known: self.store.names(Role::Sampler),
+                })?,
+        };
+        let facts = ModelFacts {
+            prompt_len: request.prompt_len,
+            max_tokens: request.max_tokens,
+            choices: request.n,
+            ..self.facts.clone()
+        };
+        let planned = module
             .sampler()
             .map_err(guest_error)?
-            .plan(request, &self.facts, context())
+            .plan(&request.fields, &facts, context())
             .map_err(guest_error)?;
         Ok(Planned {
             plan: planned.plan,
             seed: planned.seed,
+            grammar: None,
+            chooser: None,
         })
     }
 }

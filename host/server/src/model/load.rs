@@ -3,7 +3,7 @@
 use crate::model::device::{DeviceChoice, DtypeChoice, Target};
 use crate::model::store::{ModuleError, ModuleStore};
 use crate::model::{GuestChoice, LoadFormat, ModelFiles, Modules, Weights, guests::ModelGuests};
-use crate::serving::{EmbeddingFacts, ServedModel};
+use crate::serving::{EmbeddingFacts, GenerationOptions, ServedModel};
 use crate::source::{LocalModel, SourceError};
 use crate::text::EncodingLimits;
 use guesthouse_component::{ComponentError, ModelFacts, Role};
@@ -57,6 +57,8 @@ pub struct LoadOptions {
     pub graphs: CudaGraphs,
     /// Whether results on a GPU may depend on the batch.
     pub numerics: Numerics,
+    /// How answers are made.
+    pub generation: GenerationOptions,
 }
 
 impl Default for LoadOptions {
@@ -77,6 +79,7 @@ impl Default for LoadOptions {
             block_size: None,
             graphs: CudaGraphs::Captured,
             numerics: Numerics::Fast,
+            generation: GenerationOptions::default(),
         }
     }
 }
@@ -342,7 +345,7 @@ pub fn load(
     };
     let cache_salt = cache_salt(&files, &modules, target);
     let defaults = files.sampling_defaults();
-    let guests = ModelGuests::new(&modules, files.template_files, &tokenizer, facts);
+    let guests = ModelGuests::new(&modules, store, files.template_files, &tokenizer, facts);
     let served = ServedModel {
         id: name.to_owned(),
         aliases: Vec::new(),
@@ -358,6 +361,7 @@ pub fn load(
         stop_tokens,
         cache_salt,
         defaults,
+        generation: options.generation,
         embedding: embedding_facts(&plan.graph),
     };
     if files.config.pointer("/guesthouse/embedding").is_some() && served.embedding.is_none() {

@@ -2,7 +2,7 @@
 
 use crate::model::check::{self, Checked};
 use guesthouse_component::{ComponentError, Module, Origin, Role, Runtime, builtin};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -247,6 +247,19 @@ impl ModuleStore {
             Some(guest) => Ok(Some(self.built_in(guest)?.module)),
             None => Ok(None),
         }
+    }
+
+    /// Names of the modules of a role, live ones and built-in ones, in order.
+    #[must_use]
+    pub fn names(&self, role: Role) -> Vec<String> {
+        let live = self.live().into_iter();
+        let live = live.filter(|(_, m)| m.module.role() == role);
+        let built_in = builtin::ALL.iter().filter(|guest| guest.role == role);
+        let names: BTreeSet<String> = live
+            .map(|(name, _)| name.to_string())
+            .chain(built_in.map(|guest| guest.name.to_owned()))
+            .collect();
+        names.into_iter().collect()
     }
 
     /// A module of the role that says it serves one of the architectures: the first live one by name, else a built-in one.

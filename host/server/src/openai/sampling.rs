@@ -1,7 +1,7 @@
 //! The fields that all generating requests share.
 
 use serde::Deserialize;
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
@@ -42,7 +42,7 @@ pub struct SamplingFields {
     pub model: Option<String>,
     /// Choices per prompt, at least 1.
     pub n: Option<i64>,
-    /// Accepted only when equal to `n`.
+    /// So many answers are made and the `n` likeliest given; with `use_beam_search` the number of beams.
     pub best_of: Option<i64>,
     /// 0 is greedy; above 0 logits are divided by it.
     pub temperature: Option<f64>,
@@ -60,6 +60,48 @@ pub struct SamplingFields {
     pub presence_penalty: Option<f64>,
     /// Above 0; over prompt and output.
     pub repetition_penalty: Option<f64>,
+    /// N-grams of this size do not repeat; 0 is off.
+    pub no_repeat_ngram_size: Option<i64>,
+    /// "Don't repeat yourself": the penalty of a repetition of `dry_allowed_length` tokens; 0 is off.
+    pub dry_multiplier: Option<f64>,
+    /// How the penalty grows with each token more, at least 1; 1.75 by default.
+    pub dry_base: Option<f64>,
+    /// Shorter repetitions are free; 2 by default.
+    pub dry_allowed_length: Option<i64>,
+    /// Tokens that are looked at for repetitions; 0 is all.
+    pub dry_range: Option<i64>,
+    /// Strings that no repetition reaches over; newline, colon, quotation mark and asterisk by default.
+    pub dry_sequence_breakers: Option<Vec<String>>,
+    /// Temperature by entropy: the least.
+    pub dynatemp_min: Option<f64>,
+    /// Temperature by entropy: the most.
+    pub dynatemp_max: Option<f64>,
+    /// Temperature by entropy: how it grows; 1 by default.
+    pub dynatemp_exponent: Option<f64>,
+    /// Keep logits within so many standard deviations of the largest; 0 is off.
+    pub top_n_sigma: Option<f64>,
+    /// Keep probabilities of at least this; 0 is off.
+    pub epsilon_cutoff: Option<f64>,
+    /// Like `epsilon_cutoff`, lower where entropy is high; 0 is off.
+    pub eta_cutoff: Option<f64>,
+    /// Tail-free sampling's z, above 0; 1 is off.
+    pub tfs: Option<f64>,
+    /// Chance that the likeliest tokens are left out; 0 is off.
+    pub xtc_probability: Option<f64>,
+    /// Probability from which on tokens count as likeliest.
+    pub xtc_threshold: Option<f64>,
+    /// 0 is off, 1 and 2 are the two algorithms.
+    pub mirostat_mode: Option<i64>,
+    /// Mirostat's target surprise, bits; 5 by default.
+    pub mirostat_tau: Option<f64>,
+    /// Mirostat's learning rate; 0.1 by default.
+    pub mirostat_eta: Option<f64>,
+    /// `{"key", "gamma", "delta", "context"}`: marks the text so that whoever knows the key can tell.
+    pub watermark: Option<Value>,
+    /// The sampler module that chooses tokens, by name.
+    pub sampler: Option<String>,
+    /// What the sampler module is told beside the fields of this request: an object.
+    pub sampler_args: Option<Map<String, Value>>,
     /// Token id to a bias of -100 to 100.
     pub logit_bias: Option<BTreeMap<String, f64>>,
     /// Only these token ids.
@@ -99,8 +141,13 @@ pub struct SamplingFields {
     pub cache_salt: Option<String>,
     /// Who asks; not used.
     pub user: Option<String>,
-    /// Not supported.
+    /// Beam search with `best_of` beams (`n` if absent), of which the best `n` are given.
     pub use_beam_search: Option<bool>,
+    /// Beam search: log-probabilities are divided by length to this power; 1 by default.
+    pub length_penalty: Option<f64>,
+    /// Beam search: `true` ends with as many finished beams as there are, `false` when better ones are unlikely, `"never"` when
+    /// there can be none.
+    pub early_stopping: Option<Value>,
     /// Not supported yet.
     pub structured_outputs: Option<Value>,
     /// Not supported yet.

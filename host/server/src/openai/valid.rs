@@ -8,6 +8,7 @@ mod completion;
 mod conversation;
 mod embedding;
 mod generate;
+mod module;
 mod params;
 mod range;
 mod sampler;

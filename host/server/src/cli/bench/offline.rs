@@ -4,11 +4,12 @@ use super::super::options::ModelOptions;
 use super::report::{Output, Timing, distribution, latencies, rate};
 use super::roofline::Roofline;
 use crate::model::LoadedModel;
+use crate::serving::SamplerRequest;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use guesthouse_engine::{
-    Disconnected, Draw, Event, EventSink, GenerationParams, Priority, Request, SamplingPlan, Stage,
-    Stats, TokenId,
+    Attachments, Chooser, Disconnected, Draw, Event, EventSink, GenerationParams, Priority,
+    Request, SamplingPlan, Stage, Stats, TokenId,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
@@ -34,6 +35,9 @@ struct Work {
     /// Of prompts and draws.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Ask the model's sampler guest (see --sampler-module) for each request, instead of a plan made here.
+    #[arg(long)]
+    ask_sampler: bool,
 }
 
 #[derive(Debug, Args)]
@@ -113,6 +117,7 @@ impl Shape {
             temperature,
             top_p,
             seed: defaults.seed,
+            ask_sampler: defaults.ask_sampler,
         }
     }
 }
@@ -295,6 +300,25 @@ impl Work {
     }
 }
 
+impl Work {
+    /// What the sampler guest makes of one request.
+    fn ask(
+        &self,
+        loaded: &LoadedModel,
+        prompt: &[TokenId],
+    ) -> Result<(Arc<SamplingPlan>, Option<Box<dyn Chooser>>)> {
+        let fields = json!({ "temperature": self.temperature, "top_p": self.top_p });
+        let planned = loaded.served.guests.plan(&SamplerRequest {
+            module: None,
+            fields: fields.to_string(),
+            prompt_len: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
+            max_tokens: self.output_len,
+            n: 1,
+        })?;
+        Ok((Arc::new(planned.plan), planned.chooser))
+    }
+}
+
 fn median(samples: &[Duration]) -> Option<Duration> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
@@ -365,23 +389,28 @@ fn run(loaded: &LoadedModel, prompts: Vec<Vec<TokenId>>, work: &Work) -> Result<
     let (done, timings) = mpsc::channel();
     let plan = Arc::new(work.plan());
     let count = prompts.len();
-    let requests: Vec<Request> = prompts
-        .into_iter()
-        .enumerate()
-        .map(|(place, prompt)| Request {
+    let mut requests: Vec<(Request, Option<Box<dyn Chooser>>)> = Vec::with_capacity(count);
+    for (place, prompt) in prompts.into_iter().enumerate() {
+        let (sampling, chooser) = match work.ask_sampler {
+            true => work.ask(loaded, &prompt)?,
+            false => (Arc::clone(&plan), None),
+        };
+        let request = Request {
             id: engine.next_id(),
             cache_salt: loaded.served.cache_salt,
             prompt,
             params: GenerationParams {
                 max_tokens: work.output_len,
+                drafts: loaded.served.generation.drafts,
                 ..GenerationParams::default()
             },
-            sampling: Arc::clone(&plan),
+            sampling,
             seed: work.seed.wrapping_add(place as u64),
             priority: Priority::default(),
-        })
-        .collect();
-    for request in requests {
+        };
+        requests.push((request, chooser));
+    }
+    for (request, chooser) in requests {
         let timing = Timing {
             sent: Instant::now(),
             tokens: Vec::with_capacity(work.output_len as usize),
@@ -391,7 +420,12 @@ fn run(loaded: &LoadedModel, prompts: Vec<Vec<TokenId>>, work: &Work) -> Result<
             timing: Some(timing),
             done: done.clone(),
         };
-        engine.submit(request, Box::new(sink))?;
+        let attachments = Attachments {
+            sink: Box::new(sink),
+            constraint: None,
+            chooser,
+        };
+        engine.submit(request, attachments)?;
     }
     drop(done);
     let timings: Vec<Timing> = timings.iter().collect::<Result<_>>()?;

@@ -2,8 +2,8 @@
 
 use crate::http::{AppState, HttpConfig, router};
 use crate::serving::{
-    Chat, Conversation, Delta, EmbeddingFacts, GuestError, Guests, ParserId, Planned,
-    SamplingDefaults, ServedModel,
+    Chat, Conversation, Delta, EmbeddingFacts, GenerationOptions, GuestError, Guests, ParserId,
+    Planned, SamplerRequest, SamplingDefaults, ServedModel,
 };
 use crate::text::EncodingLimits;
 use axum::body::{Body, to_bytes};
@@ -197,14 +197,22 @@ impl Guests for FakeGuests {
         ready(Ok(chat)).boxed()
     }
 
-    fn plan(&self, request: &str) -> Result<Planned, GuestError> {
+    fn plan(&self, request: &SamplerRequest) -> Result<Planned, GuestError> {
         assert!(!self.0.panic_in_plan, "the sampler panics");
-        self.0.planned.lock().unwrap().push(request.to_owned());
+        self.0.planned.lock().unwrap().push(request.fields.clone());
+        if let Some(name) = &request.module {
+            return Err(GuestError::UnknownModule {
+                name: name.clone(),
+                known: vec!["standard".to_owned()],
+            });
+        }
         match self.0.fail_plan.clone() {
             Some(error) => Err(error),
             None => Ok(Planned {
                 plan: SamplingPlan::greedy(),
                 seed: None,
+                grammar: None,
+                chooser: None,
             }),
         }
     }
@@ -420,6 +428,7 @@ impl Setup {
             stop_tokens: vec![END],
             cache_salt: CacheSalt::default(),
             defaults: self.defaults,
+            generation: GenerationOptions::default(),
             embedding: self.embedding,
         });
         Server {

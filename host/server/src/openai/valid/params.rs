@@ -1,6 +1,7 @@
 //! What all generating requests share, validated.
 
 use super::super::{ApiError, SamplingFields, StreamOptions};
+use super::module::ModuleChoice;
 use super::range::count;
 use super::sampler::sampler_request;
 use super::stopping::{StopFields, ValidStopping};
@@ -10,6 +11,9 @@ use serde_json::{Map, Number, Value, json};
 
 /// Each is looked for in every step.
 const MAX_BAD_WORDS: usize = 256;
+
+/// As in llama.cpp and text-generation-webui.
+const DEFAULT_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// What validation must know of the model and the server.
 #[derive(Clone, Debug)]
@@ -104,6 +108,8 @@ pub struct ValidParams {
     pub(super) delivery: Delivery,
     pub(super) bad_words: Vec<String>,
     cache_salt: Option<String>,
+    module: Option<String>,
+    breakers: Option<Vec<String>>,
     sampler: Map<String, Value>,
 }
 
@@ -121,16 +127,7 @@ impl ValidParams {
     ) -> Result<Self, ApiError> {
         refuse_unsupported(&fields)?;
         let n = count("n", fields.n, 1, facts.max_n)?.unwrap_or(1);
-        if let Some(best_of) = count("best_of", fields.best_of, 1, facts.max_n)?
-            && best_of != n
-        {
-            return Err(ApiError::invalid(
-                "best_of",
-                format!(
-                    "`best_of` {best_of} with `n` {n} is not supported; leave it out and choose among `n` answers"
-                ),
-            ));
-        }
+        let choice = ModuleChoice::new(&fields, n, facts)?;
         let delivery = delivery(fields.stream, fields.stream_options)?;
         // -1 is vLLM's way to ask for none.
         let seed = fields
@@ -160,7 +157,8 @@ impl ValidParams {
                 "`prompt_logprobs` cannot be streamed; leave out `stream`",
             ));
         }
-        let sampler = sampler_request(&fields, min_tokens, seed, facts)?;
+        let mut sampler = sampler_request(&fields, min_tokens, seed, facts)?;
+        choice.describe(&fields, n, &mut sampler);
         let bad_words = fields.bad_words.unwrap_or_default();
         if bad_words.iter().any(String::is_empty) {
             return Err(ApiError::invalid(
@@ -209,6 +207,8 @@ impl ValidParams {
             delivery,
             bad_words,
             cache_salt: fields.cache_salt,
+            module: choice.module,
+            breakers: fields.dry_sequence_breakers,
             sampler,
         })
     }
@@ -279,6 +279,24 @@ impl ValidParams {
         &self.bad_words
     }
 
+    /// The sampler module that the request names or needs; `None` for the model's own.
+    #[must_use]
+    pub fn sampler_module(&self) -> Option<&str> {
+        self.module.as_deref()
+    }
+
+    /// Strings over which no repetition reaches, to be turned into ids for [`Self::sampler_request`]; none where repetitions
+    /// are not looked for.
+    #[must_use]
+    pub fn sequence_breakers(&self) -> Vec<&str> {
+        let multiplier = self.sampler.get("dry_multiplier").and_then(Value::as_f64);
+        match (&self.breakers, multiplier) {
+            (_, None | Some(0.0)) => Vec::new(),
+            (None, _) => DEFAULT_BREAKERS.to_vec(),
+            (Some(breakers), _) => breakers.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// Requests share cached prompts only with those that have the same.
     #[must_use]
     pub fn cache_salt(&self) -> Option<&str> {
@@ -301,10 +319,13 @@ impl ValidParams {
 
     /// The sampler guest's request: what [`crate::serving::Guests::plan`] describes.
     #[must_use]
-    pub fn sampler_request(&self, bad_words: &[Vec<u32>]) -> String {
+    pub fn sampler_request(&self, bad_words: &[Vec<u32>], breakers: &[u32]) -> String {
         let mut request = self.sampler.clone();
         if !bad_words.is_empty() {
             request.insert("bad_words_token_ids".to_owned(), json!(bad_words));
+        }
+        if !breakers.is_empty() {
+            request.insert("dry_breaker_token_ids".to_owned(), json!(breakers));
         }
         Value::Object(request).to_string()
     }
@@ -345,12 +366,6 @@ fn refuse_unsupported(fields: &SamplingFields) -> Result<(), ApiError> {
                 ));
             }
         }
-    }
-    if fields.use_beam_search == Some(true) {
-        return Err(ApiError::invalid(
-            "use_beam_search",
-            "`use_beam_search` is not supported; leave it out",
-        ));
     }
     if fields.truncate_prompt_tokens.is_some() {
         return Err(ApiError::invalid(

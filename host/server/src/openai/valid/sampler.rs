@@ -69,6 +69,7 @@ pub(super) fn sampler_request(
     if let Some(k) = top_k {
         request.insert("top_k".to_owned(), json!(k));
     }
+    stages(fields, &mut request);
     if let Some(bias) = &fields.logit_bias
         && !bias.is_empty()
     {
@@ -98,6 +99,39 @@ pub(super) fn sampler_request(
         request.insert("seed".to_owned(), json!(seed));
     }
     Ok(request)
+}
+
+/// Fields whose ranges the guest checks.
+fn stages(fields: &SamplingFields, request: &mut Map<String, Value>) {
+    let numbers = [
+        ("dry_multiplier", fields.dry_multiplier),
+        ("dry_base", fields.dry_base),
+        ("dynatemp_min", fields.dynatemp_min),
+        ("dynatemp_max", fields.dynatemp_max),
+        ("dynatemp_exponent", fields.dynatemp_exponent),
+        ("top_n_sigma", fields.top_n_sigma),
+        ("epsilon_cutoff", fields.epsilon_cutoff),
+        ("eta_cutoff", fields.eta_cutoff),
+        ("tfs", fields.tfs),
+        ("xtc_probability", fields.xtc_probability),
+        ("xtc_threshold", fields.xtc_threshold),
+        ("mirostat_tau", fields.mirostat_tau),
+        ("mirostat_eta", fields.mirostat_eta),
+    ];
+    let whole = [
+        ("no_repeat_ngram_size", fields.no_repeat_ngram_size),
+        ("dry_allowed_length", fields.dry_allowed_length),
+        ("dry_range", fields.dry_range),
+        ("mirostat_mode", fields.mirostat_mode),
+    ];
+    let numbers = numbers.map(|(name, value)| (name, value.map(|x| json!(x))));
+    let whole = whole.map(|(name, value)| (name, value.map(|x| json!(x))));
+    let watermark = [("watermark", fields.watermark.clone())];
+    for (name, value) in numbers.into_iter().chain(whole).chain(watermark) {
+        if let Some(value) = value {
+            request.insert(name.to_owned(), value);
+        }
+    }
 }
 
 fn logit_bias(bias: &BTreeMap<String, f64>, vocab: u32) -> Result<Value, ApiError> {

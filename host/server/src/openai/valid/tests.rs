@@ -119,10 +119,11 @@ fn numbers_out_of_range_name_their_field() {
         json!({"stop_token_ids": vec![1; 1025]}),
         json!({"seed": 0.5}),
         json!({"seed": 1e30}),
-        json!({"best_of": 2}),
+        json!({"best_of": 1, "n": 2}),
         json!({"prompt_logprobs": 21}),
         json!({"prompt_logprobs": -1}),
-        json!({"use_beam_search": true}),
+        json!({"sampler": "other", "use_beam_search": true}),
+        json!({"sampler": "Not A Name"}),
         json!({"guided_json": {}}),
         json!({"guided_regex": "a"}),
         json!({"guided_choice": ["a"]}),
@@ -177,6 +178,9 @@ fn the_bounds_themselves_are_accepted() {
         json!({"seed": 18446744073709551615u64}),
         json!({"response_format": {"type": "text"}}),
         json!({"use_beam_search": false}),
+        json!({"use_beam_search": true, "sampler": "beam"}),
+        json!({"best_of": 3}),
+        json!({"sampler": "my-sampler", "sampler_args": {"a": 1}}),
         json!({"do_sample": true}),
         json!({"prompt_logprobs": 20}),
         json!({"stream": true, "stream_options": {"include_usage": true}}),
@@ -521,7 +525,7 @@ fn the_sampler_sees_what_was_set_and_the_models_defaults() {
             &chat_with(&more, facts)
                 .unwrap()
                 .params()
-                .sampler_request(&[]),
+                .sampler_request(&[], &[]),
         )
         .unwrap()
     };
@@ -559,7 +563,7 @@ fn the_sampler_sees_what_was_set_and_the_models_defaults() {
     let words = chat(&json!({"bad_words": ["no"]})).unwrap();
     assert_eq!(words.params().bad_words(), ["no"]);
     assert_eq!(
-        words.params().sampler_request(&[vec![1, 2]]),
+        words.params().sampler_request(&[vec![1, 2]], &[]),
         r#"{"bad_words_token_ids":[[1,2]]}"#
     );
 }
