@@ -258,6 +258,7 @@ fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequenc
         grammar: leader.grammar.as_ref().map(Grammar::fork),
         computed: leader.computed,
         unknown: 0,
+        void: 0,
         last_sample: None,
         in_flight: 0,
         phase: Phase::Running,

@@ -29,6 +29,9 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
         collect_row(state, row, entries);
     }
     for (&id, outcome) in step.samples.iter().zip(output.samples) {
+        if is_void(state, id) {
+            continue;
+        }
         match outcome {
             SampleOutcome::Token(sampled) => collect_token(state, id, sampled),
             SampleOutcome::Embedding(vector) => collect_embedding(state, id, vector),
@@ -172,20 +175,41 @@ fn publish(state: &mut State, row: &RowRecord) {
     sequence.published = complete;
 }
 
+/// Whether the oldest uncollected sample of the sequence does not count.
+fn is_void(state: &mut State, id: SequenceId) -> bool {
+    let sequence = state.sequences.get_mut(&id);
+    sequence.is_some_and(|sequence| {
+        let is_void = sequence.void > 0;
+        sequence.void -= u32::from(is_void);
+        is_void
+    })
+}
+
 fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
     let Some(sequence) = state.sequences.get_mut(&id) else {
         return;
     };
     sequence.unknown -= 1;
-    if !sequence.is_live() {
-        return;
+    if sequence.is_live() {
+        append(state, id, sampled);
     }
+}
+
+/// Whether a sequence goes on after a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Runs,
+    Ended,
+}
+
+/// A live sequence goes on with this token, or ends with it.
+pub(crate) fn append(state: &mut State, id: SequenceId, sampled: Sampled) -> Standing {
     let token = sampled.token;
     if !constrain::accept(state, id, token) {
-        return;
+        return Standing::Ended;
     }
     let Some(sequence) = state.sequences.get_mut(&id) else {
-        return;
+        return Standing::Ended;
     };
     sequence.mu = sampled.mu;
     sequence.tokens.push(token);
@@ -199,8 +223,12 @@ fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
         .is_some_and(|active| active.stop_tokens.contains(&token))
     {
         state.finish(id, FinishReason::Stop { token: Some(token) });
+        Standing::Ended
     } else if is_full {
         state.finish(id, FinishReason::Length);
+        Standing::Ended
+    } else {
+        Standing::Runs
     }
 }
 

@@ -1,27 +1,72 @@
 //! Grammars in the loop: each constrained choice has its own, is told its tokens, and masks its samples.
 
+use crate::collect::{self, Standing};
 use crate::state::State;
-use crate::{Constraint, ConstraintError, EngineError, Masks, SequenceId, TokenId};
+use crate::{
+    Constraint, ConstraintError, EngineError, Masks, Request, Sampled, SequenceId, Stage, TokenId,
+};
 use rayon::prelude::*;
 use std::sync::Arc;
 
 /// Where one sequence stands in its grammar: after all of its `tokens`.
-pub(crate) struct Grammar(Box<dyn Constraint>);
+pub(crate) struct Grammar {
+    constraint: Box<dyn Constraint>,
+    forced: Forced,
+}
+
+/// What becomes of tokens without an alternative.
+#[derive(Clone, Copy, Debug)]
+enum Forced {
+    /// They are appended without being sampled.
+    Skipped,
+    /// They are sampled like others.
+    Sampled,
+}
 
 impl std::fmt::Debug for Grammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Grammar")
+        f.debug_struct("Grammar")
+            .field("forced", &self.forced)
+            .finish_non_exhaustive()
     }
 }
 
 impl Grammar {
-    pub(crate) fn new(constraint: Box<dyn Constraint>) -> Self {
-        Self(constraint)
+    /// Forced tokens are sampled where someone wants to see what they were sampled from, or a stage learns from it.
+    pub(crate) fn new(constraint: Box<dyn Constraint>, request: &Request) -> Self {
+        let is_mirostat =
+            |stage: &Stage| matches!(stage, Stage::Mirostat1 { .. } | Stage::Mirostat2 { .. });
+        let shown = request.params.top_logprobs.is_some()
+            || request.sampling.draw.asked().is_some()
+            || request.sampling.stages.iter().any(is_mirostat);
+        let forced = if shown {
+            Forced::Sampled
+        } else {
+            Forced::Skipped
+        };
+        Self { constraint, forced }
     }
 
     /// Another sequence at the same place.
     pub(crate) fn fork(&self) -> Self {
-        Self(self.0.fork())
+        Self {
+            constraint: self.constraint.fork(),
+            forced: self.forced,
+        }
+    }
+
+    /// Forced tokens to skip; if there are none, the mask of the next token is written to `words`.
+    fn advance(&mut self, words: &mut [u32]) -> Result<Vec<TokenId>, ConstraintError> {
+        let forced = match self.forced {
+            Forced::Skipped => self.constraint.forced(),
+            Forced::Sampled => Vec::new(),
+        };
+        if forced.is_empty() {
+            self.constraint.mask(words)?;
+        } else {
+            words.fill(u32::MAX);
+        }
+        Ok(forced)
     }
 }
 
@@ -34,7 +79,7 @@ pub(crate) fn accept(state: &mut State, id: SequenceId, token: TokenId) -> bool 
     let Some(grammar) = &mut sequence.grammar else {
         return true;
     };
-    let accepted = grammar.0.accept(token);
+    let accepted = grammar.constraint.accept(token);
     if let Err(error) = &accepted {
         fail(state, id, error);
     }
@@ -71,6 +116,37 @@ fn masked(state: &State) -> impl Iterator<Item = (u32, SequenceId)> + '_ {
         })
 }
 
+/// Appends tokens that must follow, in place of what the newest step samples for the sequence. The next row computes them.
+fn skip(state: &mut State, id: SequenceId, forced: Vec<TokenId>) {
+    if forced.is_empty() {
+        return;
+    }
+    if let Some(sequence) = state.sequences.get_mut(&id) {
+        sequence.unknown -= 1;
+        sequence.void += 1;
+        sequence.last_sample = None;
+    }
+    let vocab = state.limits.vocab();
+    for token in forced {
+        if token >= vocab {
+            let message = format!("it forces token {token} of a vocabulary of {vocab}");
+            return fail(state, id, &ConstraintError(message));
+        }
+        let certain = Sampled {
+            token,
+            logprob: 0.0,
+            rank: 1,
+            processed_logprob: 0.0,
+            top: Vec::new(),
+            mu: None,
+        };
+        match collect::append(state, id, certain) {
+            Standing::Runs => state.stats.forced_tokens += 1,
+            Standing::Ended => return,
+        }
+    }
+}
+
 /// Makes masks.
 #[derive(Debug, Default)]
 pub(crate) struct Masker {
@@ -86,7 +162,8 @@ struct Work<'a> {
 }
 
 impl Masker {
-    /// Masks of the newest step's samples; the steps before it are collected. Several are made at once, on other threads too.
+    /// Masks of the newest step's samples; the steps before it are collected. Where tokens are forced, they are appended
+    /// and the sample is void. Several masks are made at once, on other threads too.
     pub(crate) fn masks(&mut self, state: &mut State) -> Masks {
         let (samples, sequences): (Vec<_>, Vec<_>) = masked(state).unzip();
         if samples.is_empty() {
@@ -108,8 +185,8 @@ impl Masker {
                 });
             }
         }
-        let make = |work: &mut Work<'_>| work.grammar.0.mask(work.words);
-        let made: Vec<Result<(), ConstraintError>> = match work.as_mut_slice() {
+        let make = |work: &mut Work<'_>| work.grammar.advance(work.words);
+        let made: Vec<Result<Vec<TokenId>, ConstraintError>> = match work.as_mut_slice() {
             [alone] => vec![make(alone)],
             many => many.par_iter_mut().map(make).collect(),
         };
@@ -123,8 +200,9 @@ impl Masker {
             }
         }
         for (id, made) in ids.into_iter().zip(made) {
-            if let Err(error) = made {
-                fail(state, id, &error);
+            match made {
+                Ok(forced) => skip(state, id, forced),
+                Err(error) => fail(state, id, &error),
             }
         }
         self.buffers.push(Arc::clone(&words));

@@ -7,8 +7,9 @@ use crate::sequence::{Order, Place, Sequence};
 use crate::state::State;
 use crate::{BlockCopy, SequenceId};
 
-/// First come, first served within a priority. Decodes go first, one token each; then prefills share what is left of
-/// the step's token budget, in order, each as long a chunk as budget and blocks allow.
+/// First come, first served within a priority. Decodes go first, one token each (or all that are known, where the budget
+/// allows); then prefills share what is left of the step's token budget, in order, each as long a chunk as budget and
+/// blocks allow.
 ///
 /// Who lacks blocks preempts sequences behind it, last first. While blocks are about to be freed by steps in flight it
 /// waits instead, and nobody behind it takes further blocks, so the first sequence always gets what it needs.
@@ -33,6 +34,8 @@ pub(crate) struct Advance {
 struct Selection {
     advances: Vec<Advance>,
     tokens_left: u32,
+    /// Decodes still to be chosen: as many of the tokens left are theirs.
+    decodes_left: u32,
 }
 
 impl Selection {
@@ -63,6 +66,7 @@ impl Scheduler {
         let mut selection = Selection {
             advances: Vec::new(),
             tokens_left: state.limits.max_step_tokens(),
+            decodes_left: 0,
         };
         let (decodes, prefills): (Vec<_>, Vec<_>) = state
             .running
@@ -75,7 +79,12 @@ impl Scheduler {
                     .is_some_and(|sequence| sequence.remaining() > 0)
             })
             .partition(|id| state.sequences.get(id).is_some_and(Sequence::decodes));
-        for id in decodes.into_iter().chain(prefills) {
+        selection.decodes_left = decodes.len() as u32;
+        for id in decodes {
+            selection.decodes_left -= 1;
+            self.advance(state, id, &mut selection);
+        }
+        for id in prefills {
             self.advance(state, id, &mut selection);
         }
         selection.advances
@@ -88,7 +97,8 @@ impl Scheduler {
             && state.running.contains_key(&sequence.order)
         {
             let order = sequence.order;
-            let want = sequence.remaining().min(selection.tokens_left);
+            let budget = selection.tokens_left.saturating_sub(selection.decodes_left);
+            let want = sequence.remaining().min(budget);
             let whole = state.limits.whole_prompt() && sequence.computed == 0;
             let least = if whole { sequence.prompt_len } else { 1 };
             if want < least {

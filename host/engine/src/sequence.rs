@@ -77,6 +77,8 @@ pub(crate) struct Sequence {
     pub(crate) computed: u32,
     /// Sampled tokens that follow `tokens` and are not collected yet: at most 1 when a step is scheduled.
     pub(crate) unknown: u32,
+    /// Oldest samples in flight whose results do not count.
+    pub(crate) void: u32,
     /// Where the last unknown token is sampled.
     pub(crate) last_sample: Option<(Ticket, u32)>,
     /// Rows and samples of uncollected steps.
@@ -128,9 +130,9 @@ impl Sequence {
         }
     }
 
-    /// Whether its next row is one generated token.
+    /// Whether its next row is of generated tokens: one, or all that are known.
     pub(crate) fn decodes(&self) -> bool {
-        self.computed >= self.prompt_len && self.remaining() == 1
+        self.computed >= self.prompt_len && self.remaining() > 0
     }
 
     /// Whether results of steps in flight still count.

@@ -166,7 +166,9 @@ impl State {
         } else {
             request.cache_salt
         };
-        let grammar = attachments.constraint.map(Grammar::new);
+        let grammar = attachments
+            .constraint
+            .map(|constraint| Grammar::new(constraint, &request));
         let mut sequences = Vec::new();
         for choice in (0..params.n).step_by(choices_per_prefill as usize) {
             let id = self.next_sequence_id();
@@ -210,6 +212,7 @@ impl State {
                 grammar: grammar.as_ref().map(Grammar::fork),
                 computed: 0,
                 unknown: 0,
+                void: 0,
                 last_sample: None,
                 in_flight: 0,
                 phase: Phase::Waiting,

@@ -15,6 +15,8 @@ pub struct Stats {
     pub prompt_tokens: u64,
     /// Counter: tokens emitted.
     pub generation_tokens: u64,
+    /// Counter: tokens that a grammar forced, emitted without being sampled.
+    pub forced_tokens: u64,
     /// Counter: prompt tokens looked up in the prefix cache.
     pub prefix_cache_queries: u64,
     /// Counter: those found.

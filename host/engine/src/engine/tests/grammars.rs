@@ -11,6 +11,7 @@ fn mix(a: u64, b: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+const VOCAB: u32 = 97;
 /// Ends an output where the grammar lets it.
 const STOP: TokenId = 96;
 
@@ -21,6 +22,10 @@ struct Automaton {
     ended: bool,
     /// One state of so many lets an output end.
     ends: u64,
+    /// One state of so many begins a run of tokens without alternatives.
+    forces: u64,
+    /// Tokens left of such a run.
+    run: u32,
     /// Masks it made, its forks' included.
     masks: Arc<AtomicU32>,
     /// State before which a mask is too hard to make.
@@ -33,6 +38,8 @@ impl Automaton {
             state: mix(salt, 7),
             ended: false,
             ends: 8,
+            forces: u64::MAX,
+            run: 0,
             masks: Arc::default(),
             hard: None,
         }
@@ -45,10 +52,21 @@ impl Automaton {
         }
     }
 
+    /// With runs of five tokens that have no alternative.
+    fn forcing(salt: u64) -> Self {
+        Self {
+            forces: 3,
+            ..Self::new(salt)
+        }
+    }
+
     /// About a third of the tokens; few, and `STOP` among them, where an output may end.
     fn allowed(&self) -> Vec<TokenId> {
         if self.ended {
             return vec![STOP];
+        }
+        if self.run > 0 {
+            return vec![(self.state % u64::from(VOCAB)) as TokenId];
         }
         let may_end = self.state % self.ends == 0;
         let share = if may_end { 60 } else { 3 };
@@ -61,6 +79,10 @@ impl Automaton {
     fn next(&mut self, token: TokenId) {
         self.ended = token == STOP;
         self.state = mix(self.state, u64::from(token) + 1000);
+        self.run = match self.run {
+            0 if self.state % self.forces == 1 => 5,
+            run => run.saturating_sub(1),
+        };
     }
 }
 
@@ -86,7 +108,15 @@ impl Constraint for Automaton {
     }
 
     fn forced(&mut self) -> Vec<TokenId> {
-        Vec::new()
+        let mut ahead = self.clone();
+        let mut tokens = Vec::new();
+        while let [only] = ahead.allowed()[..]
+            && !ahead.ended
+        {
+            tokens.push(only);
+            ahead.next(only);
+        }
+        tokens
     }
 
     fn fork(&self) -> Box<dyn Constraint> {
@@ -123,6 +153,10 @@ fn stopping(id: u64, prompt: Vec<TokenId>, n: u32, max_tokens: u32, draw: Draw) 
         }),
         ..with_params(id, prompt, params)
     }
+}
+
+fn ids(sampled: &[Sampled]) -> Vec<TokenId> {
+    sampled.iter().map(|sampled| sampled.token).collect()
 }
 
 /// One choice, token by token: each is the only output of a request of its own, whose plan allows what the automaton does.
@@ -331,4 +365,123 @@ fn a_token_that_a_grammar_refuses_is_not_sent() {
         error.to_string(),
         "the output of choice 0 cannot follow its grammar: token 5 cannot follow"
     );
+}
+
+#[test]
+fn forced_tokens_are_what_would_have_been_sampled() {
+    let (mut forced, mut inside) = (0, 0);
+    for seed in 0..24u64 {
+        let draw = [Draw::Greedy, Draw::Sample][seed as usize % 2];
+        let max_tokens = 5 + seed as u32;
+        let ask = stopping(seed, vec![5, 6, 7, seed as u32], 2, max_tokens, draw);
+        // Runs that do not fit a step are computed in several.
+        let info = ExecutorInfo {
+            max_step_tokens: if seed % 3 == 0 { 3 } else { 64 },
+            ..MockExecutor::small_info()
+        };
+        let mut engine = engine(info);
+        let events = submit_constrained(&mut engine, ask.clone(), Automaton::forcing(seed));
+        run(&mut engine);
+        let outcome = Outcome::of(2, &events);
+        assert_eq!(outcome.error, None);
+        let mut total = 0;
+        for choice in 0..2 {
+            let expected = by_hand(&ask, choice, Automaton::forcing(seed));
+            assert_eq!(outcome.ids(choice as usize), ids(&expected), "seed {seed}");
+            for (found, expected) in outcome.tokens[choice as usize].iter().zip(&expected) {
+                let certain = found.logprob == 0.0 && found.rank == 1;
+                assert!(certain || found == expected);
+            }
+            total += expected.len() as u64;
+            let last = outcome.tokens[choice as usize].last().unwrap();
+            inside += u32::from(last.logprob == 0.0);
+        }
+        assert_eq!(engine.stats().generation_tokens, total);
+        forced += engine.stats().forced_tokens;
+    }
+    assert!(forced > 200, "{forced} tokens were forced");
+    assert!(inside > 3, "{inside} outputs ended in a run");
+}
+
+#[test]
+fn forced_tokens_cost_one_step_a_run() {
+    let mut ask = stopping(1, vec![1, 2, 3], 1, 60, Draw::Sample);
+    ask.params.stop_tokens.clear();
+    let automaton = Automaton {
+        ends: u64::MAX,
+        ..Automaton::forcing(5)
+    };
+    let mut before = automaton.clone();
+    let (mut runs, mut forced) = (0, 0);
+    for sampled in by_hand(&ask, 0, automaton.clone()) {
+        runs += u64::from(before.run == 5);
+        forced += u64::from(before.run > 0);
+        before.next(sampled.token);
+    }
+    assert!(runs > 3 && forced > 4 * runs - 1);
+
+    let mut engine = small();
+    let events = submit_constrained(&mut engine, ask.clone(), automaton.clone());
+    run(&mut engine);
+    assert_eq!(Outcome::of(1, &events).ids(0).len(), 60);
+    assert_eq!(engine.stats().forced_tokens, forced);
+    assert_eq!(engine.stats().steps, 60 - forced + runs);
+
+    // Whoever asks for log-probabilities gets those of every token.
+    ask.params.top_logprobs = Some(0);
+    let mut engine = small();
+    let events = submit_constrained(&mut engine, ask.clone(), automaton.clone());
+    run(&mut engine);
+    assert_eq!(
+        Outcome::of(1, &events).tokens[0],
+        by_hand(&ask, 0, automaton)
+    );
+    assert_eq!(engine.stats().forced_tokens, 0);
+    assert_eq!(engine.stats().steps, 60);
+}
+
+#[test]
+fn forced_tokens_outlive_preemption_and_are_found_in_the_prefix_cache() {
+    let (mut preemptions, mut hits) = (0, 0);
+    for seed in 0..6u64 {
+        let mut engine = engine(tiny(16));
+        let requests: Vec<_> = (0..7)
+            .map(|id| {
+                stopping(
+                    id,
+                    vec![id as u32 % 3; 6],
+                    1 + (id as u32) % 2,
+                    24,
+                    Draw::Sample,
+                )
+            })
+            .collect();
+        let events: Vec<_> = requests
+            .iter()
+            .map(|request| {
+                submit_constrained(&mut engine, request.clone(), Automaton::forcing(seed))
+            })
+            .collect();
+        run(&mut engine);
+        for (request, events) in requests.iter().zip(&events) {
+            let outcome = Outcome::of(request.params.n, events);
+            for choice in 0..request.params.n {
+                let expected = by_hand(request, choice, Automaton::forcing(seed));
+                assert_eq!(outcome.ids(choice as usize), ids(&expected));
+            }
+        }
+        preemptions += engine.stats().preemptions;
+        // Known tokens and what they led to, again.
+        let path = by_hand(&requests[0], 0, Automaton::forcing(seed));
+        let prompt: Vec<_> = [0; 6].into_iter().chain(ids(&path)).collect();
+        let again = request(99, prompt, 8);
+        let outcome = finish(&mut engine, again.clone());
+        hits += outcome.started.unwrap().1;
+        assert_eq!(
+            outcome.timeless(),
+            alone(&MockExecutor::small_info(), &again)
+        );
+    }
+    assert!(preemptions > 5, "{preemptions} preemptions");
+    assert!(hits > 30, "{hits} hit tokens");
 }
