@@ -330,6 +330,7 @@ fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
         max_running: 256,
         max_step_tokens: 8192,
         prefix_cache: PrefixCaching::Off,
+        ..EngineConfig::default()
     };
     let mut engine = Engine::new(executor, config);
     let sampling = if has("sampled") {

@@ -4,8 +4,9 @@ use crate::constrain::Grammar;
 use crate::layout::Layout;
 use crate::scheduler::Advance;
 use crate::sequence::{Order, Phase, Place, PromptScores, Sequence};
+use crate::speculate;
 use crate::state::{InFlight, RowRecord, State};
-use crate::{Admission, Input, RandomKey, Row, SampleTask, SequenceId, Slot, StepPlan};
+use crate::{Admission, Input, RandomKey, Row, SampleTask, SequenceId, Slot, StepPlan, TokenId};
 use std::sync::Arc;
 
 /// The step being written.
@@ -60,7 +61,12 @@ impl Draft {
         };
         let (start, end) = (sequence.computed, sequence.computed + advance.len);
         self.admit(sequence, layout);
-        let (input, prompt_logprobs) = (input(sequence, end), prompt_logprobs(sequence, start));
+        let drafts = speculate::launch(sequence, advance.len);
+        let input = input(sequence, end, &drafts);
+        let prompt_logprobs = prompt_logprobs(sequence, start);
+        let drafts = drafts.len() as u32;
+        state.stats.drafts += u64::from(drafts > 0);
+        state.stats.drafted_tokens += u64::from(drafts);
         let Some(place) = &mut sequence.place else {
             return;
         };
@@ -89,20 +95,22 @@ impl Draft {
         self.record.rows.push(RowRecord {
             sequence: advance.sequence,
             start,
-            len: advance.len,
+            len: advance.len - drafts,
             scores_prompt: prompt_logprobs.is_some(),
         });
         sequence.in_flight += 1;
         sequence.computed = end;
-        if end == sequence.len() && sequence.len() < sequence.limit {
-            let task = SampleTask {
-                row,
-                back: 0,
-                slot,
-                top_logprobs: sequence.top_logprobs,
-                logprobs: sequence.logprobs,
-            };
-            self.sample(sequence, task);
+        if end == sequence.len() + drafts && sequence.len() < sequence.limit {
+            for back in (0..=drafts).rev() {
+                let task = SampleTask {
+                    row,
+                    back,
+                    slot,
+                    top_logprobs: sequence.top_logprobs,
+                    logprobs: sequence.logprobs,
+                };
+                self.sample(sequence, task);
+            }
             self.forks(state, advance.sequence, start);
         }
     }
@@ -171,8 +179,8 @@ impl Draft {
     }
 }
 
-/// Where the tokens of a row up to `end` come from.
-fn input(sequence: &Sequence, end: u32) -> Input {
+/// Where the tokens of a row up to `end` come from, whose last ones are drafts.
+fn input(sequence: &Sequence, end: u32, drafts: &[TokenId]) -> Input {
     let history = sequence
         .place
         .as_ref()
@@ -180,6 +188,10 @@ fn input(sequence: &Sequence, end: u32) -> Input {
         .unwrap_or(0);
     if end <= history {
         return Input::History;
+    }
+    if !drafts.is_empty() {
+        let known = sequence.tokens.iter().skip(history as usize);
+        return Input::Known(known.chain(drafts).copied().collect());
     }
     match (
         sequence.tokens.get(history as usize..end as usize),
@@ -256,6 +268,7 @@ fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequenc
         mu: leader.mu,
         scores: PromptScores::Done,
         grammar: leader.grammar.as_ref().map(Grammar::fork),
+        speculation: leader.speculation.as_ref().map(|own| Box::new(own.fork())),
         computed: leader.computed,
         unknown: 0,
         void: 0,

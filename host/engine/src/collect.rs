@@ -3,6 +3,7 @@
 use crate::constrain;
 use crate::prefix_cache::extend_keys;
 use crate::sequence::PromptScores;
+use crate::speculate;
 use crate::state::{InFlight, RowRecord, State};
 use crate::{
     EngineError, Event, FinishReason, PromptLogprobs, SampleOutcome, Sampled, SequenceId,
@@ -117,7 +118,7 @@ fn check(state: &State, step: &InFlight, output: &StepOutput) -> Result<(), Engi
 }
 
 fn collect_row(state: &mut State, row: &RowRecord, scores: Option<PromptLogprobs>) {
-    publish(state, row);
+    publish(state, row.sequence, row.start + row.len);
     let Some(sequence) = state.sequences.get_mut(&row.sequence) else {
         return;
     };
@@ -149,14 +150,14 @@ fn collect_row(state: &mut State, row: &RowRecord, scores: Option<PromptLogprobs
     }
 }
 
-/// Offers the blocks that the row completed to the prefix cache.
-fn publish(state: &mut State, row: &RowRecord) {
+/// Offers the blocks of the first `end` positions, all computed by now and their tokens known, to the prefix cache.
+pub(crate) fn publish(state: &mut State, id: SequenceId, end: u32) {
     let layout = state.limits.layout();
-    let Some(sequence) = state.sequences.get_mut(&row.sequence) else {
+    let Some(sequence) = state.sequences.get_mut(&id) else {
         return;
     };
     let Some(place) = &sequence.place else { return };
-    let complete = ((row.start + row.len) / layout.block_size()) as usize;
+    let complete = (end / layout.block_size()) as usize;
     if !state.cache.is_enabled() || !sequence.is_live() || complete <= sequence.published {
         return;
     }
@@ -191,7 +192,9 @@ fn collect_token(state: &mut State, id: SequenceId, sampled: Sampled) {
     };
     sequence.unknown -= 1;
     if sequence.is_live() {
-        append(state, id, sampled);
+        let token = sampled.token;
+        let standing = append(state, id, sampled);
+        speculate::verify(state, id, token, standing);
     }
 }
 

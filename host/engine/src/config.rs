@@ -20,6 +20,10 @@ pub struct EngineConfig {
     pub max_step_tokens: u32,
     /// Prefix cache.
     pub prefix_cache: PrefixCaching,
+    /// Longest n-gram that drafts are looked up by, tokens; tried first.
+    pub lookup_max: u32,
+    /// Shortest such n-gram.
+    pub lookup_min: u32,
 }
 
 impl Default for EngineConfig {
@@ -29,6 +33,8 @@ impl Default for EngineConfig {
             max_running: 256,
             max_step_tokens: 2048,
             prefix_cache: PrefixCaching::On,
+            lookup_max: 4,
+            lookup_min: 2,
         }
     }
 }

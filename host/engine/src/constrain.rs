@@ -34,8 +34,6 @@ impl std::fmt::Debug for Grammar {
 impl Grammar {
     /// Forced tokens are sampled where someone wants to see what they were sampled from, or a stage learns from it.
     pub(crate) fn new(constraint: Box<dyn Constraint>, request: &Request) -> Self {
-        let is_mirostat =
-            |stage: &Stage| matches!(stage, Stage::Mirostat1 { .. } | Stage::Mirostat2 { .. });
         let shown = request.params.top_logprobs.is_some()
             || request.sampling.draw.asked().is_some()
             || request.sampling.stages.iter().any(is_mirostat);
@@ -68,6 +66,11 @@ impl Grammar {
         }
         Ok(forced)
     }
+}
+
+/// Whether a stage learns from every token.
+pub(crate) fn is_mirostat(stage: &Stage) -> bool {
+    matches!(stage, Stage::Mirostat1 { .. } | Stage::Mirostat2 { .. })
 }
 
 /// Tells a sequence's grammar, if it has one, of a token before it is appended. One that does not fit ends the request:

@@ -6,7 +6,7 @@ use crate::scheduler::Scheduler;
 use crate::state::State;
 use crate::{
     Attachments, EngineConfig, EngineError, Executor, Request, RequestId, Stats, SubmitError,
-    admit, batch, collect, integrity,
+    admit, batch, collect, integrity, speculate,
 };
 
 /// Steps under way at once.
@@ -96,6 +96,9 @@ impl<E: Executor> Engine<E> {
     }
 
     fn turn(&mut self) -> Result<Progress, EngineError> {
+        while speculate::is_due(&self.state) {
+            self.collect()?;
+        }
         if !self.scheduler.is_starving(&self.state) {
             admit::admit(&mut self.state);
         }

@@ -86,6 +86,13 @@ fn check_sequence(state: &State, sequence: &Sequence) -> Result<(), String> {
     if in_flight.sum::<usize>() != sequence.in_flight as usize {
         return fault("steps in flight are miscounted");
     }
+    let speculation = sequence.speculation.as_ref();
+    if sequence.in_flight == 0 && speculation.is_some_and(|own| own.is_in_flight()) {
+        return fault("drafts of a step that is collected are left");
+    }
+    if sequence.in_flight == 0 && sequence.void > 0 {
+        return fault("samples that do not count are left");
+    }
     if sequence.computed > sequence.len() {
         return fault("more positions are computed than there are tokens");
     }

@@ -85,6 +85,7 @@ mod request;
 mod sampling;
 mod scheduler;
 mod sequence;
+mod speculate;
 mod state;
 mod stats;
 mod step;

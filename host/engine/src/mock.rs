@@ -65,12 +65,23 @@ pub enum MockFailure {
     Collect(Ticket),
 }
 
+/// What outputs are like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MockText {
+    /// Every token depends on all before it.
+    #[default]
+    Random,
+    /// All but one of sixteen tokens depend on the one before them alone, and on little of it, random keys or not.
+    Repetitive,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct MockExecutor {
     info: ExecutorInfo,
     latency: MockLatency,
     failure: Option<MockFailure>,
+    text: MockText,
     clock: MockClock,
     /// When the device has done all it was given.
     busy_until: u64,
@@ -90,14 +101,25 @@ struct SlotState {
     computed: u32,
 }
 
+/// What a token is a function of.
+#[derive(Clone, Copy, Debug)]
+struct Logits {
+    /// Of all that is visible.
+    hash: u64,
+    /// Length of the history that it follows.
+    position: u32,
+    /// Decides in place of the hash and the random key.
+    repeated: Option<u64>,
+}
+
 /// A launched step.
 #[derive(Debug)]
 struct Pending {
     ticket: Ticket,
     done: u64,
     tasks: Vec<SampleTask>,
-    /// Per sample task: the hash its token is a function of, and the length of the history it follows.
-    logits: Vec<(u64, u32)>,
+    /// Per sample task.
+    logits: Vec<Logits>,
     prompt_logprobs: Vec<PromptLogprobs>,
     samples: Option<Vec<SampleOutcome>>,
     touched: contract::Touched,
@@ -139,6 +161,7 @@ impl MockExecutor {
             info,
             latency: MockLatency::default(),
             failure: None,
+            text: MockText::default(),
             clock: MockClock::default(),
             busy_until: 0,
             memory,
@@ -160,6 +183,13 @@ impl MockExecutor {
     #[must_use]
     pub fn with_failure(mut self, failure: MockFailure) -> Self {
         self.failure = Some(failure);
+        self
+    }
+
+    /// What its outputs are like.
+    #[must_use]
+    pub fn with_text(mut self, text: MockText) -> Self {
+        self.text = text;
         self
     }
 
@@ -248,6 +278,20 @@ impl MockExecutor {
         Ok(logits)
     }
 
+    /// Of the position a task samples at; the contract is checked.
+    fn logits(&self, plan: &[Row], computed: &[Vec<u64>], task: &SampleTask) -> Logits {
+        let row = &plan[task.row as usize];
+        let hash = computed[task.row as usize][(row.len - 1 - task.back) as usize];
+        let position = row.start + row.len - task.back;
+        let last = self.slots[&task.slot].history[position as usize - 1];
+        let repeats = self.text == MockText::Repetitive && !hash.is_multiple_of(16);
+        Logits {
+            hash,
+            position,
+            repeated: repeats.then_some(u64::from(last % 5)),
+        }
+    }
+
     fn prompt_logprobs(&self, index: usize, row: &Row, logits: &[u64]) -> Option<PromptLogprobs> {
         let top = row.prompt_logprobs?;
         let slot = self.slots.get(&row.slot)?;
@@ -305,6 +349,21 @@ impl Executor for MockExecutor {
             let Some(slot) = self.slots.get_mut(&row.slot) else {
                 return Err(broken("a row's slot is empty".into()));
             };
+            if matches!(row.input, Input::Known(_)) {
+                // Refused drafts are forgotten.
+                let first = ((row.start + row.len) as usize).checked_sub(tokens.len());
+                let first = first.filter(|&first| first <= slot.history.len());
+                let first = first.ok_or_else(|| {
+                    let history = slot.history.len();
+                    broken(format!(
+                        "slot {}: history of {history} for a row up to {}",
+                        row.slot.0,
+                        row.start + row.len
+                    ))
+                })?;
+                slot.history.truncate(first);
+                slot.computed = slot.computed.min(first as u32);
+            }
             slot.history.extend(tokens);
             for (group, block) in &row.new_blocks {
                 let Some(table) = slot.admission.blocks.get_mut(group.0 as usize) else {
@@ -322,15 +381,12 @@ impl Executor for MockExecutor {
         for copy in &plan.copies {
             self.memory.copy(*copy).map_err(broken)?;
         }
-        let mut ends = Vec::new();
+        let mut rows = Vec::new();
         let mut prompt_logprobs = Vec::new();
         for (index, row) in plan.rows.iter().enumerate() {
             let logits = self.forward(row)?;
             prompt_logprobs.extend(self.prompt_logprobs(index, row, &logits));
-            ends.push((
-                logits.last().copied().unwrap_or_default(),
-                row.start + row.len,
-            ));
+            rows.push(logits);
         }
         let tokens: u32 = plan.rows.iter().map(|row| row.len).sum();
         self.busy_until = self.busy_until.max(self.clock.now())
@@ -342,7 +398,7 @@ impl Executor for MockExecutor {
             logits: plan
                 .samples
                 .iter()
-                .map(|task| ends[task.row as usize])
+                .map(|task| self.logits(&plan.rows, &rows, task))
                 .collect(),
             tasks: plan.samples,
             prompt_logprobs,
@@ -369,17 +425,17 @@ impl Executor for MockExecutor {
         };
         let mut outcomes = Vec::with_capacity(step.tasks.len());
         let samples = step.tasks.iter().zip(&step.logits);
-        for ((task, &(hash, position)), mask) in samples.zip(masks.by_sample()) {
+        for ((task, &logits), mask) in samples.zip(masks.by_sample()) {
             let Some(slot) = self.slots.get(&task.slot) else {
                 return Err(failed("sample", "slot is empty"));
             };
             if self.info.task == Task::Embed {
+                let Logits { hash, position, .. } = logits;
                 outcomes.push(SampleOutcome::Embedding(choose::vector(hash, position)));
                 continue;
             }
             let draw = choose::Row {
-                hash,
-                position,
+                logits,
                 vocab: self.info.vocab,
                 top: task.top_logprobs,
             };

@@ -3,9 +3,13 @@
 use crate::block_pool::{BlockHandle, BlockPool};
 use crate::layout::Layout;
 use crate::preempt;
-use crate::sequence::{Order, Place, Sequence};
+use crate::sequence::{Order, Place, PromptScores, Sequence};
+use crate::speculate;
 use crate::state::State;
 use crate::{BlockCopy, SequenceId};
+
+/// Most tokens of a row that scores prompt tokens: each needs logits of its own.
+const SCORED_TOKENS: u32 = 256;
 
 /// First come, first served within a priority. Decodes go first, one token each (or all that are known, where the budget
 /// allows); then prefills share what is left of the step's token budget, in order, each as long a chunk as budget and
@@ -36,6 +40,8 @@ struct Selection {
     tokens_left: u32,
     /// Decodes still to be chosen: as many of the tokens left are theirs.
     decodes_left: u32,
+    /// Of the tokens left: those that may be drafts.
+    drafts_left: u32,
 }
 
 impl Selection {
@@ -67,6 +73,7 @@ impl Scheduler {
             advances: Vec::new(),
             tokens_left: state.limits.max_step_tokens(),
             decodes_left: 0,
+            drafts_left: state.limits.max_step_tokens(),
         };
         let (decodes, prefills): (Vec<_>, Vec<_>) = state
             .running
@@ -79,6 +86,9 @@ impl Scheduler {
                     .is_some_and(|sequence| sequence.remaining() > 0)
             })
             .partition(|id| state.sequences.get(id).is_some_and(Sequence::decodes));
+        if !prefills.is_empty() {
+            selection.drafts_left /= 2;
+        }
         selection.decodes_left = decodes.len() as u32;
         for id in decodes {
             selection.decodes_left -= 1;
@@ -92,13 +102,20 @@ impl Scheduler {
 
     /// Adds a sequence to the step, if it can be.
     fn advance(&mut self, state: &mut State, id: SequenceId, selection: &mut Selection) {
+        let budget = selection.tokens_left.saturating_sub(selection.decodes_left);
+        let room = selection.drafts_left.min(budget.saturating_sub(1));
+        let drafts = speculate::guess(state, id, room);
         // Earlier ones may have preempted it meanwhile.
         while let Some(sequence) = state.sequences.get(&id)
             && state.running.contains_key(&sequence.order)
         {
             let order = sequence.order;
             let budget = selection.tokens_left.saturating_sub(selection.decodes_left);
-            let want = sequence.remaining().min(budget);
+            let known = sequence.remaining();
+            let mut want = (known + drafts).min(budget);
+            if scores(sequence) && !state.limits.whole_prompt() {
+                want = want.min(SCORED_TOKENS);
+            }
             let whole = state.limits.whole_prompt() && sequence.computed == 0;
             let least = if whole { sequence.prompt_len } else { 1 };
             if want < least {
@@ -117,6 +134,7 @@ impl Scheduler {
                 },
             ) {
                 selection.tokens_left -= advance.len;
+                selection.drafts_left -= advance.len.saturating_sub(known);
                 selection.advances.push(advance);
                 if self.starving == Some(order) {
                     self.starving = None;
@@ -143,6 +161,12 @@ impl Scheduler {
             }
         }
     }
+}
+
+/// Whether its next row scores prompt tokens.
+fn scores(sequence: &Sequence) -> bool {
+    let gathers = matches!(sequence.scores, PromptScores::Gathering { .. });
+    gathers && sequence.computed + 1 < sequence.prompt_len
 }
 
 /// What a sequence asks for.

@@ -2,6 +2,7 @@
 
 use crate::block_pool::{BlockHandle, PrefixKey};
 use crate::constrain::Grammar;
+use crate::speculate::Speculation;
 use crate::{
     BlockId, CacheSalt, LogprobsMode, Priority, RandomKey, RequestId, Sampled, SamplingPlan,
     SequenceId, Slot, Ticket, TokenId,
@@ -73,9 +74,11 @@ pub(crate) struct Sequence {
     pub(crate) scores: PromptScores,
     /// What its output must follow; after `tokens`.
     pub(crate) grammar: Option<Grammar>,
+    /// If it may draft.
+    pub(crate) speculation: Option<Box<Speculation>>,
     /// Positions whose computation was launched.
     pub(crate) computed: u32,
-    /// Sampled tokens that follow `tokens` and are not collected yet: at most 1 when a step is scheduled.
+    /// Samples that may follow `tokens` and are not collected yet: at most 1 when a step is scheduled.
     pub(crate) unknown: u32,
     /// Oldest samples in flight whose results do not count.
     pub(crate) void: u32,

@@ -5,6 +5,8 @@ use crate::constrain::Grammar;
 use crate::limits::Limits;
 use crate::prefix_cache::{PrefixCache, by_length};
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
+use crate::speculate::Speculation;
+use crate::speculate::lookup::Lengths;
 use crate::{
     Attachments, EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason,
     RandomKey, Request, RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
@@ -33,6 +35,8 @@ pub(crate) struct State {
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) next_ticket: Ticket,
     pub(crate) stats: Stats,
+    /// N-grams that drafts are looked up by.
+    lookup: Lengths,
     next_sequence: SequenceId,
     next_arrival: u64,
     /// Requests whose listener is gone, to be cancelled.
@@ -100,6 +104,10 @@ impl State {
             in_flight: VecDeque::new(),
             next_ticket: Ticket(0),
             stats,
+            lookup: Lengths {
+                min: config.lookup_min,
+                max: config.lookup_max,
+            },
             next_sequence: SequenceId(0),
             next_arrival: 0,
             gone: Vec::new(),
@@ -210,6 +218,11 @@ impl State {
                 mu: None,
                 scores,
                 grammar: grammar.as_ref().map(Grammar::fork),
+                speculation: if grammar.is_none() {
+                    Speculation::of(&request, &self.limits, self.lookup).map(Box::new)
+                } else {
+                    None
+                },
                 computed: 0,
                 unknown: 0,
                 void: 0,

@@ -17,6 +17,12 @@ pub struct Stats {
     pub generation_tokens: u64,
     /// Counter: tokens that a grammar forced, emitted without being sampled.
     pub forced_tokens: u64,
+    /// Counter: rows with drafts.
+    pub drafts: u64,
+    /// Counter: tokens drafted.
+    pub drafted_tokens: u64,
+    /// Counter: those that were what was sampled.
+    pub accepted_tokens: u64,
     /// Counter: prompt tokens looked up in the prefix cache.
     pub prefix_cache_queries: u64,
     /// Counter: those found.

@@ -1,6 +1,7 @@
 //! The engine against the mock executor.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod drafts;
 mod grammars;
 mod lifecycle;
 mod property;
@@ -111,6 +112,11 @@ impl Outcome {
 
 /// What a request gets when its choices run one by one, alone on a large device, unchunked and without a prefix cache.
 fn alone(info: &ExecutorInfo, request: &Request) -> Outcome {
+    alone_in(info, MockText::Random, request)
+}
+
+/// Likewise, of a model with such text.
+fn alone_in(info: &ExecutorInfo, text: MockText, request: &Request) -> Outcome {
     let info = ExecutorInfo {
         groups: info
             .groups
@@ -128,7 +134,7 @@ fn alone(info: &ExecutorInfo, request: &Request) -> Outcome {
         prefix_cache: PrefixCaching::Off,
         ..EngineConfig::default()
     };
-    let mut engine = Engine::new(MockExecutor::new(info), config);
+    let mut engine = Engine::new(MockExecutor::new(info).with_text(text), config);
     let events = submit(&mut engine, request.clone());
     while engine.step().unwrap() != Progress::Idle {}
     Outcome::of(request.params.n, &events).timeless()

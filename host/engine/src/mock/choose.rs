@@ -1,14 +1,13 @@
 //! Tokens and log-probabilities as functions of a hash.
 
+use super::Logits;
 use super::memory::mix;
 use crate::{Admission, Draw, SampleOutcome, Sampled, Stage, TokenId};
 
 /// A row of "logits".
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    pub(super) hash: u64,
-    /// Of the token to choose.
-    pub(super) position: u32,
+    pub(super) logits: Logits,
     pub(super) vocab: u32,
     pub(super) top: u32,
 }
@@ -64,24 +63,26 @@ pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> S
                 .is_some_and(|word| word >> (token % 32) & 1 == 1)
         })
     };
+    let Logits { hash, position, .. } = row.logits;
     let key = match admission.sampling.draw {
         Draw::Greedy => 0,
         Draw::Sample | Draw::Candidates(_) | Draw::Row(_) => {
             mix(
                 mix(admission.random.seed, u64::from(admission.random.lineage)),
-                u64::from(row.position),
+                u64::from(position),
             ) | 1
         }
     };
-    let value = |token: TokenId| match key {
-        0 => raw(row.hash, token),
-        key => mix(raw(row.hash, token), key),
+    let value = |token: TokenId| match (row.logits.repeated, key) {
+        (Some(last), _) => raw(last, token),
+        (None, 0) => raw(hash, token),
+        (None, key) => mix(raw(hash, token), key),
     };
     match (0..row.vocab)
         .filter(allowed)
         .max_by_key(|&token| (value(token), std::cmp::Reverse(token)))
     {
-        Some(token) => SampleOutcome::Token(score(row.hash, token, row.vocab, row.top)),
+        Some(token) => SampleOutcome::Token(score(hash, token, row.vocab, row.top)),
         None => SampleOutcome::Failed("all tokens are masked".to_owned()),
     }
 }

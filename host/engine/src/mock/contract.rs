@@ -133,6 +133,7 @@ impl Contract<'_> {
             let leader = self.slots.get(&row.slot).ok_or("a row's slot is empty")?;
             if slot.history != leader.history
                 || slot.history.len() != (row.start + row.len) as usize
+                || task.back >= row.len
             {
                 return Err(format!(
                     "slot {} samples where its history does not end",

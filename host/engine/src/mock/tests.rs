@@ -196,7 +196,7 @@ fn inputs_are_the_slots_own() {
     refused(
         &mut started(),
         plan(1, Vec::new(), vec![long]),
-        "history of 8 for a row up to 7",
+        "starts at 6, but 5 are computed",
     );
     refused(
         &mut started(),
@@ -375,4 +375,65 @@ fn masks_and_stages_restrict_the_choice() {
         ),
         SampleOutcome::Failed(_)
     ));
+}
+
+/// What follows these tokens, computed in one row.
+fn follows(tokens: &[TokenId]) -> SampleOutcome {
+    let mut mock = MockExecutor::new(MockExecutor::small_info());
+    let row = row(0, 0, tokens.len() as u32, &[0, 1]);
+    let first = plan(0, vec![admission(0, tokens, &[])], vec![row]);
+    mock.launch(sampled(first, 0)).unwrap();
+    mock.sample(Ticket(0), Masks::default()).unwrap();
+    mock.collect(Ticket(0)).unwrap().samples.remove(0)
+}
+
+#[test]
+fn drafts_are_sampled_at_each_position_and_forgotten_when_refused() {
+    let mut mock = MockExecutor::new(MockExecutor::small_info());
+    let drafted = Row {
+        input: Input::Known(vec![7, 8]),
+        ..row(0, 0, 5, &[0, 1])
+    };
+    let mut drafting = sampled(
+        plan(0, vec![admission(0, &[1, 2, 3], &[])], vec![drafted]),
+        0,
+    );
+    let task = drafting.samples[0].clone();
+    drafting.samples = (0..3)
+        .rev()
+        .map(|back| SampleTask {
+            back,
+            ..task.clone()
+        })
+        .collect();
+    mock.launch(drafting).unwrap();
+    mock.sample(Ticket(0), Masks::default()).unwrap();
+    let expected = [
+        follows(&[1, 2, 3]),
+        follows(&[1, 2, 3, 7]),
+        follows(&[1, 2, 3, 7, 8]),
+    ];
+    assert_eq!(mock.collect(Ticket(0)).unwrap().samples, expected);
+    // 7 was refused: 9 takes its place.
+    let known = Row {
+        input: Input::Known(vec![9]),
+        ..row(0, 3, 1, &[])
+    };
+    mock.launch(sampled(plan(1, Vec::new(), vec![known]), 0))
+        .unwrap();
+    mock.sample(Ticket(1), Masks::default()).unwrap();
+    let samples = mock.collect(Ticket(1)).unwrap().samples;
+    assert_eq!(samples, [follows(&[1, 2, 3, 9])]);
+    let far = StepPlan {
+        samples: vec![SampleTask { back: 1, ..task }],
+        ..plan(
+            2,
+            Vec::new(),
+            vec![Row {
+                input: Input::Known(vec![4]),
+                ..row(0, 4, 1, &[])
+            }],
+        )
+    };
+    refused(&mut mock, far, "where its history does not end");
 }

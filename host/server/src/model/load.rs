@@ -327,6 +327,7 @@ pub fn load(
         max_running: options.max_num_seqs as usize,
         max_step_tokens: target.step_tokens(options),
         prefix_cache: options.prefix_caching,
+        ..EngineConfig::default()
     };
     let engine = EngineThread::spawn(Engine::new(executor, config)).map_err(LoadError::Thread)?;
     let vocab = plan.graph.info.vocab_size;

@@ -228,6 +228,7 @@ pub(crate) fn engine(model: &Path, setup: Setup) -> Engine<DeviceExecutor> {
         max_running: setup.running as usize,
         max_step_tokens: setup.step_tokens,
         prefix_cache: setup.prefix_cache,
+        ..EngineConfig::default()
     };
     Engine::new(ready.executor, config)
 }

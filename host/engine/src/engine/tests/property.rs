@@ -16,6 +16,7 @@ struct Job {
 struct Load {
     info: ExecutorInfo,
     config: EngineConfig,
+    text: MockText,
     jobs: Vec<Job>,
 }
 
@@ -42,6 +43,7 @@ prop_compose! {
         stop in prop_oneof![3 => Just(Vec::new()), 1 => proptest::collection::vec(0u32..97, 1..12)],
         scores in prop_oneof![6 => Just(None), 1 => Just(Some(2u32))],
         sample in any::<bool>(),
+        drafts in prop_oneof![2 => Just(0u32), 1 => 1u32..9],
         seed in 0u64..4,
         salt in 0u8..2,
         priority in -1i32..2,
@@ -53,7 +55,7 @@ prop_compose! {
             cache_salt: CacheSalt([salt; 32]),
             params: GenerationParams {
                 task: Task::Generate,
-                max_tokens, n, stop_tokens: stop, top_logprobs: Some(1), prompt_logprobs: scores,
+                max_tokens, n, stop_tokens: stop, top_logprobs: Some(1), prompt_logprobs: scores, drafts,
                 ..GenerationParams::default()
             },
             sampling: Arc::new(SamplingPlan { stages: Vec::new(), draw }),
@@ -89,6 +91,7 @@ prop_compose! {
         by_prompt_above in prop_oneof![3 => Just(None), 1 => (1u32..20).prop_map(Some)],
         anew_above in prop_oneof![2 => Just(vec![]), 1 => (1u32..50).prop_map(|above| vec![above]), 1 => Just(vec![9, 10, 30])],
         cache in prop_oneof![3 => Just(PrefixCaching::On), 1 => Just(PrefixCaching::Off)],
+        text in prop_oneof![Just(MockText::Random), Just(MockText::Repetitive)],
         jobs in (1u64..28).prop_flat_map(|count| (0..count).map(job).collect::<Vec<_>>()),
     ) -> Load {
         // Just enough for the longest request alone, and some.
@@ -108,7 +111,7 @@ prop_compose! {
             task: Task::Generate,
         };
         let config = EngineConfig { max_running, prefix_cache: cache, ..EngineConfig::default() };
-        Load { info, config, jobs }
+        Load { info, config, text, jobs }
     }
 }
 
@@ -147,7 +150,8 @@ impl Head {
 
 /// Runs a load, checks every outcome, and returns what was exercised.
 fn check(load: &Load) -> Stats {
-    let mut engine = Engine::new(MockExecutor::new(load.info.clone()), load.config);
+    let mock = MockExecutor::new(load.info.clone()).with_text(load.text);
+    let mut engine = Engine::new(mock, load.config);
     let mut receivers: Vec<Option<Receiver<Event>>> = load.jobs.iter().map(|_| None).collect();
     let mut head = Head::default();
     for turn in 0..20_000 {
@@ -175,7 +179,9 @@ fn check(load: &Load) -> Stats {
     assert_eq!(engine.stats().blocks_used, 0);
     for (job, receiver) in load.jobs.iter().zip(&receivers) {
         let found = Outcome::of(job.request.params.n, receiver.as_ref().unwrap()).timeless();
-        let expected = alone(&load.info, &job.request);
+        let mut plain = job.request.clone();
+        plain.params.drafts = 0;
+        let expected = alone_in(&load.info, load.text, &plain);
         if job.cancel_after.is_none() {
             assert_eq!(found, expected);
         } else {
@@ -190,10 +196,12 @@ fn check(load: &Load) -> Stats {
 #[test]
 fn every_request_gets_what_it_gets_alone() {
     let (preempted, hits, batch) = (Cell::new(0), Cell::new(0), Cell::new(0.0f64));
+    let accepted = Cell::new(0);
     proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }, |(load in load())| {
         let stats = check(&load);
         preempted.set(preempted.get() + stats.preemptions);
         hits.set(hits.get() + stats.prefix_cache_hits);
+        accepted.set(accepted.get() + stats.accepted_tokens);
         batch.set(batch.get().max(stats.mean_decode_batch()));
     });
     println!(
@@ -204,5 +212,6 @@ fn every_request_gets_what_it_gets_alone() {
     );
     assert!(preempted.get() > 100, "{} preemptions", preempted.get());
     assert!(hits.get() > 1000, "{} hit tokens", hits.get());
+    assert!(accepted.get() > 1000, "{} drafts accepted", accepted.get());
     assert!(batch.get() > 4.0, "mean decode batch {}", batch.get());
 }
