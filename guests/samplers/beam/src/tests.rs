@@ -168,3 +168,5 @@ fn wrong_fields_are_named() {
         assert_eq!(create(request, 2), Err(Error::request(message)));
     }
 }
+
+mod replay;

@@ -3,7 +3,7 @@
 //! | Field | Default | |
 //! |---|---|---|
 //! | `penalty_alpha` | 0.6 | weight of the likeness, 0 to 1 |
-//! | `top_k` | 4 | tokens that are considered, 1 to 32 |
+//! | `candidates` | 4 | tokens that are considered, 1 to 32: the paper's k |
 //! | `penalty_window` | 512 | positions before that are compared, 1 to 4096 |
 //!
 //! Besides those the fields of [`constraints`]. Nothing is drawn, so the fields of [`randomness`] are checked and have no effect.
@@ -35,7 +35,7 @@ const CHOSEN: f32 = 0.0;
 struct Contrastive {
     stages: Vec<Stage>,
     alpha: f32,
-    top_k: usize,
+    candidates: usize,
     /// Ascending.
     end_tokens: Vec<u32>,
     max_tokens: u32,
@@ -53,12 +53,12 @@ impl Sampler for Contrastive {
         let stages = constraints(request, &facts)?;
         randomness(request, &facts)?;
         let alpha = request.number("penalty_alpha", 0.0..=1.0)?;
-        let top_k = request.whole("top_k", 1..=32)?;
+        let candidates = request.whole("candidates", 1..=32)?;
         let window = request.whole("penalty_window", 1..=4096)?;
         Ok(Self {
             stages,
             alpha: alpha.unwrap_or(0.6),
-            top_k: top_k.unwrap_or(4) as usize,
+            candidates: candidates.unwrap_or(4) as usize,
             end_tokens: end_tokens(request, &facts)?,
             max_tokens: facts.max_tokens,
             history: History::new(window.unwrap_or(512) as usize),
@@ -68,7 +68,7 @@ impl Sampler for Contrastive {
 
     fn plan(&self) -> Result<SamplingPlan, Error> {
         // End tokens are passed over.
-        let candidates = (self.top_k + self.end_tokens.len()).min(1024) as u32;
+        let candidates = (self.candidates + self.end_tokens.len()).min(1024) as u32;
         let asked = Asked::search(candidates).with_hidden();
         Ok(SamplingPlan::new(self.stages.clone(), Draw::Step(asked)))
     }
@@ -86,7 +86,11 @@ impl StepSampler for Contrastive {
             return choices;
         }
         let goes_on = |candidate: &Candidate| !self.ends(candidate.token);
-        let likely: Vec<Candidate> = row.candidates().filter(goes_on).take(self.top_k).collect();
+        let likely: Vec<Candidate> = row
+            .candidates()
+            .filter(goes_on)
+            .take(self.candidates)
+            .collect();
         for candidate in likely {
             choices.go_on(&row, candidate.token, CONSIDERED);
             self.probabilities.push(candidate.logprob.exp());

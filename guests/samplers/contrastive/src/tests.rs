@@ -44,7 +44,7 @@ fn likeness_is_weighed_against_probability() {
         (&[3, 2, 1, 0][..], CHOSEN)
     );
     // Token 3 is not among the best two; then 1 counts 0.25 - 0.5 and 2 counts 0.15 - 0.5.
-    let answer = run(r#"{"penalty_alpha": 0.5, "top_k": 2}"#, &model, 10);
+    let answer = run(r#"{"penalty_alpha": 0.5, "candidates": 2}"#, &model, 10);
     assert_eq!(answer.tokens, [2, 1, 1, 0]);
     // Probability alone.
     let answer = run(r#"{"penalty_alpha": 0}"#, &model, 10);
@@ -61,7 +61,7 @@ fn the_last_token_that_fits_is_the_likeliest() {
 #[test]
 fn an_end_token_that_is_not_the_likeliest_is_passed_over() {
     let model = |_: &[u32]| [0.4, 0.45, 0.1, 0.05];
-    let answer = run(r#"{"top_k": 1}"#, &model, 3);
+    let answer = run(r#"{"candidates": 1}"#, &model, 3);
     assert_eq!(answer.tokens, [1, 1, 1]);
 }
 
@@ -79,7 +79,7 @@ fn create(request: &str, choices: u32) -> Result<SamplingPlan, Error> {
 
 #[test]
 fn the_plan_asks_for_hidden_states() {
-    let plan = create(r#"{"top_k": 5, "min_tokens": 0}"#, 1).unwrap();
+    let plan = create(r#"{"candidates": 5, "top_k": 40, "min_tokens": 0}"#, 1).unwrap();
     assert_eq!(plan.draw, Draw::Step(Asked::search(7).with_hidden()));
     assert_eq!(plan.stages, []);
 }
@@ -94,9 +94,9 @@ fn wrong_fields_are_named() {
             "penalty_alpha: must be between 0 and 1, got 2",
         ),
         (
-            r#"{"top_k": 0}"#,
+            r#"{"candidates": 0}"#,
             1,
-            "top_k: must be a whole number from 1 to 32, got 0",
+            "candidates: must be a whole number from 1 to 32, got 0",
         ),
         (
             r#"{"penalty_window": 0}"#,
@@ -107,3 +107,5 @@ fn wrong_fields_are_named() {
         assert_eq!(create(request, choices), Err(Error::request(message)));
     }
 }
+
+mod replay;
