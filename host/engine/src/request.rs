@@ -85,7 +85,8 @@ pub struct GenerationParams {
     /// EOS ids (those of `generation_config.json` too) and the request's stop token ids. Whoever ignores EOS leaves
     /// it out.
     pub stop_tokens: Vec<TokenId>,
-    /// With each token: so many best ones. `None` and `Some(0)` both report the chosen token's own log-probability.
+    /// With each token: so many best ones. `None` and `Some(0)` both report the chosen token's own log-probability; but with
+    /// `None`, tokens that a grammar forces are not computed one by one, and report 0.
     pub top_logprobs: Option<u32>,
     /// Log-probabilities of the prompt's tokens from the second on, each with so many best ones.
     pub prompt_logprobs: Option<u32>,

@@ -117,6 +117,16 @@ fn alone(info: &ExecutorInfo, request: &Request) -> Outcome {
 
 /// Likewise, of a model with such text.
 fn alone_in(info: &ExecutorInfo, text: MockText, request: &Request) -> Outcome {
+    let events = alone_with(info, text, |engine| submit(engine, request.clone()));
+    Outcome::of(request.params.n, &events).timeless()
+}
+
+/// The events of what is submitted likewise.
+fn alone_with(
+    info: &ExecutorInfo,
+    text: MockText,
+    submit: impl FnOnce(&mut Engine<MockExecutor>) -> Receiver<Event>,
+) -> Receiver<Event> {
     let info = ExecutorInfo {
         groups: info
             .groups
@@ -135,9 +145,9 @@ fn alone_in(info: &ExecutorInfo, text: MockText, request: &Request) -> Outcome {
         ..EngineConfig::default()
     };
     let mut engine = Engine::new(MockExecutor::new(info).with_text(text), config);
-    let events = submit(&mut engine, request.clone());
+    let events = submit(&mut engine);
     while engine.step().unwrap() != Progress::Idle {}
-    Outcome::of(request.params.n, &events).timeless()
+    events
 }
 
 fn engine(info: ExecutorInfo) -> Engine<MockExecutor> {

@@ -193,7 +193,7 @@ pub(super) fn render(models: &[Measured<'_>]) -> String {
             out.sample(name, &[("model_name", model.name)], value(&model.stats));
         }
     }
-    let counters: [Family<OfStats<u64>>; 5] = [
+    let counters: [Family<OfStats<u64>>; 8] = [
         (
             "vllm:num_preemptions_total",
             "Sequences preempted.",
@@ -218,6 +218,21 @@ pub(super) fn render(models: &[Measured<'_>]) -> String {
             "vllm:prefix_cache_hits_total",
             "Prompt tokens found in the prefix cache.",
             |stats| stats.prefix_cache_hits,
+        ),
+        (
+            "vllm:spec_decode_num_drafts_total",
+            "Rows with drafts.",
+            |stats| stats.drafts,
+        ),
+        (
+            "vllm:spec_decode_num_draft_tokens_total",
+            "Tokens drafted.",
+            |stats| stats.drafted_tokens,
+        ),
+        (
+            "vllm:spec_decode_num_accepted_tokens_total",
+            "Drafted tokens that were accepted.",
+            |stats| stats.accepted_tokens,
         ),
     ];
     for (name, help, value) in counters {

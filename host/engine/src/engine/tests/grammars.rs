@@ -17,7 +17,7 @@ const STOP: TokenId = 96;
 
 /// An automaton whose states are hashes of the tokens that led there.
 #[derive(Clone, Debug)]
-struct Automaton {
+pub(super) struct Automaton {
     state: u64,
     ended: bool,
     /// One state of so many lets an output end.
@@ -53,7 +53,7 @@ impl Automaton {
     }
 
     /// With runs of five tokens that have no alternative.
-    fn forcing(salt: u64) -> Self {
+    pub(super) fn forcing(salt: u64) -> Self {
         Self {
             forces: 3,
             ..Self::new(salt)
@@ -125,7 +125,7 @@ impl Constraint for Automaton {
     }
 }
 
-fn submit_constrained(
+pub(super) fn submit_constrained(
     engine: &mut Engine<MockExecutor>,
     request: Request,
     grammar: impl Constraint + 'static,

@@ -1,5 +1,6 @@
 //! Random loads on small devices: every request gets what it gets alone, and nothing is left over.
 
+use super::grammars::{Automaton, submit_constrained};
 use super::*;
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -8,6 +9,7 @@ use std::cell::Cell;
 #[derive(Clone, Debug)]
 struct Job {
     request: Request,
+    grammar: Option<u64>,
     submit_at: usize,
     cancel_after: Option<usize>,
 }
@@ -43,6 +45,8 @@ prop_compose! {
         stop in prop_oneof![3 => Just(Vec::new()), 1 => proptest::collection::vec(0u32..97, 1..12)],
         scores in prop_oneof![6 => Just(None), 1 => Just(Some(2u32))],
         sample in any::<bool>(),
+        grammar in prop_oneof![3 => Just(None), 1 => (0u64..5).prop_map(Some)],
+        shows in any::<bool>(),
         drafts in prop_oneof![2 => Just(0u32), 1 => 1u32..9],
         seed in 0u64..4,
         salt in 0u8..2,
@@ -55,7 +59,7 @@ prop_compose! {
             cache_salt: CacheSalt([salt; 32]),
             params: GenerationParams {
                 task: Task::Generate,
-                max_tokens, n, stop_tokens: stop, top_logprobs: Some(1), prompt_logprobs: scores, drafts,
+                max_tokens, n, stop_tokens: stop, top_logprobs: shows.then_some(1), prompt_logprobs: scores, drafts,
                 ..GenerationParams::default()
             },
             sampling: Arc::new(SamplingPlan { stages: Vec::new(), draw }),
@@ -63,7 +67,7 @@ prop_compose! {
             priority: Priority(priority),
             ..request(id, prompt, max_tokens)
         };
-        Job { request, submit_at, cancel_after }
+        Job { request, grammar, submit_at, cancel_after }
     }
 }
 
@@ -148,6 +152,17 @@ impl Head {
     }
 }
 
+fn submit_job(
+    engine: &mut Engine<MockExecutor>,
+    request: &Request,
+    grammar: Option<u64>,
+) -> Receiver<Event> {
+    match grammar {
+        None => submit(engine, request.clone()),
+        Some(salt) => submit_constrained(engine, request.clone(), Automaton::forcing(salt)),
+    }
+}
+
 /// Runs a load, checks every outcome, and returns what was exercised.
 fn check(load: &Load) -> Stats {
     let mock = MockExecutor::new(load.info.clone()).with_text(load.text);
@@ -157,7 +172,7 @@ fn check(load: &Load) -> Stats {
     for turn in 0..20_000 {
         for (job, receiver) in load.jobs.iter().zip(&mut receivers) {
             if turn == job.submit_at {
-                *receiver = Some(submit(&mut engine, job.request.clone()));
+                *receiver = Some(submit_job(&mut engine, &job.request, job.grammar));
             }
             if job
                 .cancel_after
@@ -181,7 +196,10 @@ fn check(load: &Load) -> Stats {
         let found = Outcome::of(job.request.params.n, receiver.as_ref().unwrap()).timeless();
         let mut plain = job.request.clone();
         plain.params.drafts = 0;
-        let expected = alone_in(&load.info, load.text, &plain);
+        let expected = alone_with(&load.info, load.text, |engine| {
+            submit_job(engine, &plain, job.grammar)
+        });
+        let expected = Outcome::of(plain.params.n, &expected).timeless();
         if job.cancel_after.is_none() {
             assert_eq!(found, expected);
         } else {
@@ -196,11 +214,12 @@ fn check(load: &Load) -> Stats {
 #[test]
 fn every_request_gets_what_it_gets_alone() {
     let (preempted, hits, batch) = (Cell::new(0), Cell::new(0), Cell::new(0.0f64));
-    let accepted = Cell::new(0);
+    let (accepted, forced) = (Cell::new(0), Cell::new(0));
     proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }, |(load in load())| {
         let stats = check(&load);
         preempted.set(preempted.get() + stats.preemptions);
         hits.set(hits.get() + stats.prefix_cache_hits);
+        forced.set(forced.get() + stats.forced_tokens);
         accepted.set(accepted.get() + stats.accepted_tokens);
         batch.set(batch.get().max(stats.mean_decode_batch()));
     });
@@ -212,6 +231,7 @@ fn every_request_gets_what_it_gets_alone() {
     );
     assert!(preempted.get() > 100, "{} preemptions", preempted.get());
     assert!(hits.get() > 1000, "{} hit tokens", hits.get());
+    assert!(forced.get() > 1000, "{} tokens forced", forced.get());
     assert!(accepted.get() > 1000, "{} drafts accepted", accepted.get());
     assert!(batch.get() > 4.0, "mean decode batch {}", batch.get());
 }
