@@ -3,35 +3,49 @@
 use crate::prefix_cache::{Hit, by_length, extend_keys};
 use crate::sequence::{Phase, Place, PromptScores, Sequence, Table};
 use crate::state::State;
-use crate::{Event, GroupInfo, SequenceId};
+use crate::stepping::group;
+use crate::{Event, GroupInfo, SequenceId, preempt};
 
 /// Admits from the head of the queue while slots and blocks suffice.
 ///
 /// A sequence is admitted when the blocks of its known tokens are available beyond those that running sequences still
-/// need for theirs; or unconditionally when nothing else runs.
+/// need for theirs; or unconditionally when nothing else runs. Branches of a group are admitted together.
 pub(crate) fn admit(state: &mut State) {
     while let Some((_, &id)) = state.waiting.first_key_value() {
-        if !has_slots(state, id) {
-            return;
-        }
-        let Some(hit) = find_hit(state, id) else {
+        let Some(hit) = find_place(state, id) else {
+            if let Some(victim) = group::makes_room(state, id) {
+                preempt::preempt(state, victim);
+            }
             return;
         };
-        if !state.running.is_empty() && !has_blocks(state, id, &hit) {
-            return;
-        }
         place(state, id, hit);
     }
 }
 
-fn has_slots(state: &State, id: SequenceId) -> bool {
-    let Some(sequence) = state.sequences.get(&id) else {
-        return false;
-    };
+/// What of a sequence is there already, if there is room for the rest.
+fn find_place(state: &mut State, id: SequenceId) -> Option<Hit> {
+    if group::is_settling(state, id) || !has_slots(state, id) {
+        return None;
+    }
+    let hit = find_hit(state, id)?;
+    (group::is_alone(state, id) || has_blocks(state, id, &hit)).then_some(hit)
+}
+
+/// Whether one sequence more may run at once.
+pub(crate) fn has_free_place(state: &State) -> bool {
+    has_free_places(state, 1)
+}
+
+fn has_free_places(state: &State, wanted: usize) -> bool {
     let reserved: usize = places(state).map(|(_, place)| place.reserved.len()).sum();
-    let wanted = slots_wanted(sequence);
     wanted <= state.free_slots.len()
         && state.running.len() + reserved + wanted <= state.limits.max_running() as usize
+}
+
+/// For all of a group that wait.
+fn has_slots(state: &State, id: SequenceId) -> bool {
+    let waiting = group::waiting(state, id);
+    has_free_places(state, waiting.into_iter().map(slots_wanted).sum())
 }
 
 /// Its own, and one per fork (none fork where nothing is generated).

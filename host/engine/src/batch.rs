@@ -6,6 +6,7 @@ use crate::scheduler::Advance;
 use crate::sequence::{Order, Phase, Place, PromptScores, Sequence};
 use crate::speculate;
 use crate::state::{InFlight, RowRecord, State};
+use crate::stepping::Branch;
 use crate::{Admission, Input, RandomKey, Row, SampleTask, SequenceId, Slot, StepPlan, TokenId};
 use std::sync::Arc;
 
@@ -100,7 +101,7 @@ impl Draft {
         });
         sequence.in_flight += 1;
         sequence.computed = end;
-        if end == sequence.len() + drafts && sequence.len() < sequence.limit {
+        if end == sequence.len() + drafts && sequence.wants_sample() {
             for back in (0..=drafts).rev() {
                 let task = SampleTask {
                     row,
@@ -132,8 +133,14 @@ impl Draft {
     }
 
     fn sample(&mut self, sequence: &mut Sequence, task: SampleTask) {
-        sequence.last_sample = Some((self.plan.ticket, self.plan.samples.len() as u32));
-        sequence.unknown += 1;
+        match &mut sequence.branch {
+            // Its token comes with the guest's answer.
+            Some(branch) => branch.launched(),
+            None => {
+                sequence.last_sample = Some((self.plan.ticket, self.plan.samples.len() as u32));
+                sequence.unknown += 1;
+            }
+        }
         sequence.in_flight += 1;
         self.plan.samples.push(task);
         self.record.samples.push(sequence.id);
@@ -160,7 +167,7 @@ impl Draft {
             let Some(place) = fork_place(leader, slot, state.limits.layout(), start) else {
                 return;
             };
-            let mut fork = fork(leader, id, choice, place);
+            let mut fork = fork(leader, id, choice, Some(place));
             self.plan.admitted.extend(admission(&fork));
             let task = SampleTask {
                 row,
@@ -242,7 +249,13 @@ fn fork_place(leader: &Sequence, slot: Slot, layout: &Layout, start: u32) -> Opt
     })
 }
 
-fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequence {
+/// A sequence with the tokens of `leader`, at its place or in no queue yet.
+pub(crate) fn fork(
+    leader: &Sequence,
+    id: SequenceId,
+    choice: u32,
+    place: Option<Place>,
+) -> Sequence {
     Sequence {
         id,
         request: leader.request,
@@ -276,6 +289,7 @@ fn fork(leader: &Sequence, id: SequenceId, choice: u32, place: Place) -> Sequenc
         in_flight: 0,
         phase: Phase::Running,
         preempted: false,
-        place: Some(place),
+        place,
+        branch: leader.branch.as_ref().map(|_| Branch::new(choice)),
     }
 }

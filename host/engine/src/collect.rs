@@ -5,6 +5,7 @@ use crate::prefix_cache::extend_keys;
 use crate::sequence::PromptScores;
 use crate::speculate;
 use crate::state::{InFlight, RowRecord, State};
+use crate::stepping;
 use crate::{
     EngineError, Event, FinishReason, PromptLogprobs, SampleOutcome, Sampled, SequenceId,
     StepOutput, Task,
@@ -19,6 +20,7 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
         return Ok(());
     };
     check(state, &step, &output)?;
+    state.guests.step_took(output.took);
     state.stats.exposed_nanos += u64::try_from(output.exposed.as_nanos()).unwrap_or(u64::MAX);
     let mut scores = output.prompt_logprobs.into_iter();
     for row in &step.rows {
@@ -38,8 +40,13 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
             SampleOutcome::Embedding(vector) => collect_embedding(state, id, vector),
             SampleOutcome::Failed(message) => collect_failure(state, id, message),
             SampleOutcome::Candidates(_) | SampleOutcome::Row(_) => {
-                collect_failure(state, id, "nobody chooses".to_owned());
+                stepping::gather(state, id, outcome);
             }
+        }
+    }
+    for id in &step.samples {
+        if let Some(sequence) = state.sequences.get(id).filter(|found| found.asks()) {
+            stepping::ask(state, sequence.request);
         }
     }
     for id in step.rows.iter().map(|row| row.sequence).chain(step.samples) {
@@ -86,6 +93,13 @@ fn check(state: &State, step: &InFlight, output: &StepOutput) -> Result<(), Engi
                 return malformed("a vector of a model that generates".to_owned());
             }
             _ => {}
+        }
+    }
+    for (id, outcome) in step.samples.iter().zip(&output.samples) {
+        if let Some(sequence) = state.sequences.get(id)
+            && let Err(message) = stepping::check_outcome(sequence, outcome, vocab)
+        {
+            return malformed(message);
         }
     }
     let scored: Vec<_> = step
@@ -251,7 +265,9 @@ fn collect_failure(state: &mut State, id: SequenceId, message: String) {
     let Some(sequence) = state.sequences.get_mut(&id) else {
         return;
     };
-    sequence.unknown -= 1;
+    if !sequence.asks() {
+        sequence.unknown -= 1;
+    }
     if sequence.is_live() {
         let (request, choice) = (sequence.request, sequence.order.choice);
         state.fail(

@@ -18,6 +18,8 @@ pub struct EngineConfig {
     pub max_running: usize,
     /// Tokens per step, over all sequences; the executor's own limit bounds it too.
     pub max_step_tokens: u32,
+    /// Branches of a search that may live at once; `max_running` bounds it too.
+    pub max_branches: u32,
     /// Prefix cache.
     pub prefix_cache: PrefixCaching,
     /// Longest n-gram that drafts are looked up by, tokens; tried first.
@@ -32,6 +34,7 @@ impl Default for EngineConfig {
             max_waiting: 1024,
             max_running: 256,
             max_step_tokens: 2048,
+            max_branches: 64,
             prefix_cache: PrefixCaching::On,
             lookup_max: 4,
             lookup_min: 2,

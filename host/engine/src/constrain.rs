@@ -89,6 +89,22 @@ pub(crate) fn accept(state: &mut State, id: SequenceId, token: TokenId) -> bool 
     accepted.is_ok()
 }
 
+/// Likewise of a token after which the sequence does not go on, though others may from the same place.
+pub(crate) fn allows(state: &mut State, id: SequenceId, token: TokenId) -> bool {
+    let grammar = state
+        .sequences
+        .get(&id)
+        .and_then(|sequence| sequence.grammar.as_ref());
+    let Some(mut grammar) = grammar.map(Grammar::fork) else {
+        return state.sequences.contains_key(&id);
+    };
+    let accepted = grammar.constraint.accept(token);
+    if let Err(error) = &accepted {
+        fail(state, id, error);
+    }
+    accepted.is_ok()
+}
+
 fn fail(state: &mut State, id: SequenceId, error: &ConstraintError) {
     if let Some(sequence) = state.sequences.get(&id) {
         let (request, choice) = (sequence.request, sequence.order.choice);

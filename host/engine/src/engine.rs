@@ -4,10 +4,12 @@ use crate::constrain::{self, Masker};
 use crate::limits::Limits;
 use crate::scheduler::Scheduler;
 use crate::state::State;
+use crate::stepping::{Clock, Guests};
 use crate::{
     Attachments, EngineConfig, EngineError, Executor, Request, RequestId, Stats, SubmitError,
-    admit, batch, collect, integrity, speculate,
+    admit, batch, collect, integrity, speculate, stepping,
 };
+use std::sync::Arc;
 
 /// Steps under way at once.
 const DEPTH: usize = 2;
@@ -47,6 +49,13 @@ impl<E: Executor> Engine<E> {
         }
     }
 
+    /// Measures the patience for guests with another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.state.guests = Guests::new(clock);
+        self
+    }
+
     /// Queues a request.
     ///
     /// # Errors
@@ -57,7 +66,11 @@ impl<E: Executor> Engine<E> {
         attachments: impl Into<Attachments>,
     ) -> Result<(), SubmitError> {
         self.check(&request)?;
-        self.state.enqueue(request, attachments.into())
+        let attachments = attachments.into();
+        self.state
+            .limits
+            .check_attachments(&request, &attachments)?;
+        self.state.enqueue(request, attachments)
     }
 
     /// What [`Engine::submit`] would answer.
@@ -96,10 +109,11 @@ impl<E: Executor> Engine<E> {
     }
 
     fn turn(&mut self) -> Result<Progress, EngineError> {
-        while speculate::is_due(&self.state) {
+        while speculate::is_due(&self.state) || stepping::is_due(&self.state) {
             self.collect()?;
         }
-        if !self.scheduler.is_starving(&self.state) {
+        stepping::hear(&mut self.state);
+        if !self.scheduler.holds_admission(&self.state) {
             admit::admit(&mut self.state);
         }
         let advances = self.scheduler.schedule(&mut self.state);
@@ -121,7 +135,8 @@ impl<E: Executor> Engine<E> {
             self.collect()?;
         }
         self.state.cancel_gone();
-        self.watch(launches || collects);
+        let works = launches || collects || stepping::pause(&self.state);
+        self.watch(works);
         Ok(if self.state.is_idle() {
             Progress::Idle
         } else {

@@ -1,6 +1,6 @@
 //! What can go wrong: refusals before a request is queued, and ends of requests that ran.
 
-use crate::{ExecutorError, GroupId, RequestId, Task, TokenId};
+use crate::{ChooserError, ExecutorError, GroupId, RequestId, Task, TokenId};
 
 /// Why a request was not accepted. Nothing of it was kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +85,21 @@ pub enum SubmitError {
         /// Most that this server queues at once.
         limit: u32,
     },
+    /// A plan that leaves the choice to a guest, without one.
+    #[error(
+        "the sampling plan leaves the choice of tokens to a guest, but none is attached; attach a chooser, or let the \
+         plan draw"
+    )]
+    ChooserMissing,
+    /// A guest for a plan that draws by itself, or embeds.
+    #[error(
+        "a guest that chooses tokens is attached, but the sampling plan leaves it no choice; let the plan ask for \
+         candidates or rows"
+    )]
+    ChooserUnused,
+    /// Candidates asked for, but none.
+    #[error("the sampling plan asks for 0 candidates; at least 1 is needed to choose from")]
+    NoCandidates,
     /// Too many requests wait.
     #[error(
         "{waiting} requests are waiting, the most this server queues is {max_waiting}; try again later"
@@ -122,6 +137,9 @@ impl SubmitError {
             Self::EmbeddingParams => "embedding_params",
             Self::NothingToDo => "nothing_to_do",
             Self::ChoicesOutOfRange { .. } => "choices_out_of_range",
+            Self::ChooserMissing => "chooser_missing",
+            Self::ChooserUnused => "chooser_unused",
+            Self::NoCandidates => "no_candidates",
             Self::QueueFull { .. } => "queue_full",
             Self::DuplicateId(_) => "duplicate_id",
             Self::ShuttingDown => "shutting_down",
@@ -162,6 +180,24 @@ pub enum EngineError {
         /// What the grammar said.
         message: String,
     },
+    /// The guest that chooses tokens failed, or what it answered cannot be done.
+    #[error(transparent)]
+    Chooser(#[from] ChooserError),
+    /// A search with more branches than there is memory for.
+    #[error(
+        "{branches} branches of {tokens} tokens each do not fit into the {blocks} KV blocks of cache group {}, although \
+         nothing else runs; search with fewer branches, shorten the prompt, or give the server more KV cache memory", group.0
+    )]
+    BranchesDoNotFit {
+        /// That run.
+        branches: u32,
+        /// Of each.
+        tokens: u32,
+        /// The group that is too small.
+        group: GroupId,
+        /// Blocks that exist.
+        blocks: u32,
+    },
     /// Refused after it was handed over.
     #[error(transparent)]
     Refused(#[from] SubmitError),
@@ -190,6 +226,8 @@ impl EngineError {
             Self::Malformed { .. } => "malformed",
             Self::Sampling { .. } => "sampling",
             Self::Constraint { .. } => "constraint",
+            Self::Chooser(_) => "chooser",
+            Self::BranchesDoNotFit { .. } => "branches_do_not_fit",
             Self::Refused(inner) => inner.label(),
             Self::Unschedulable(_) => "unschedulable",
             Self::Integrity(_) => "integrity",

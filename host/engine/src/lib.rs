@@ -89,6 +89,7 @@ mod speculate;
 mod state;
 mod stats;
 mod step;
+mod stepping;
 mod thread;
 
 pub use chooser::*;
@@ -105,4 +106,5 @@ pub use request::*;
 pub use sampling::*;
 pub use stats::*;
 pub use step::*;
+pub use stepping::{AnswerQueue, Clock, SystemClock};
 pub use thread::*;

@@ -1,7 +1,10 @@
 //! What an engine can ever run: the checks before a request is queued.
 
 use crate::layout::Layout;
-use crate::{EngineConfig, ExecutorInfo, LengthRules, Request, SubmitError, Task};
+use crate::{
+    Asked, Attachments, Branching, Draw, EngineConfig, ExecutorInfo, LengthRules, Request,
+    SubmitError, Task,
+};
 
 /// Fixed limits of an engine; checks requests without touching its state.
 #[derive(Clone, Debug)]
@@ -11,6 +14,7 @@ pub struct Limits {
     vocab: u32,
     max_waiting: usize,
     max_running: u32,
+    max_branches: u32,
     max_step_tokens: u32,
     whole_prompt: bool,
     lengths: LengthRules,
@@ -32,6 +36,7 @@ impl Limits {
             vocab: info.vocab,
             max_waiting: config.max_waiting,
             max_running: max_running.max(1),
+            max_branches: config.max_branches.clamp(1, max_running.max(1)),
             max_step_tokens,
             whole_prompt: info.whole_prompt,
             lengths: info.lengths.clone(),
@@ -55,6 +60,12 @@ impl Limits {
     #[must_use]
     pub fn max_running(&self) -> u32 {
         self.max_running
+    }
+
+    /// Most branches of a search that live at once.
+    #[must_use]
+    pub fn max_branches(&self) -> u32 {
+        self.max_branches
     }
 
     /// Most requests that wait.
@@ -91,6 +102,21 @@ impl Limits {
             (0, _) => request.params.n,
             (_, true) => self.max_running,
             (_, false) => 1,
+        }
+    }
+
+    /// # Errors
+    /// When a chooser is missing, or has nothing to choose.
+    pub fn check_attachments(
+        &self,
+        request: &Request,
+        attachments: &Attachments,
+    ) -> Result<(), SubmitError> {
+        match (request.sampling.draw.asked(), &attachments.chooser) {
+            (Some(_), None) => Err(SubmitError::ChooserMissing),
+            (None, Some(_)) => Err(SubmitError::ChooserUnused),
+            (Some(_), Some(_)) if self.task == Task::Embed => Err(SubmitError::ChooserUnused),
+            _ => Ok(()),
         }
     }
 
@@ -132,12 +158,20 @@ impl Limits {
             _ => {}
         }
         let queue = u32::try_from(self.max_waiting.max(1)).unwrap_or(u32::MAX);
+        let asked = request.sampling.draw.asked();
         let limit = match self.layout.shares_blocks() || params.max_tokens == 0 {
+            // The guest sees all choices at once.
+            _ if asked.is_some_and(|asked| asked.branching == Branching::Choices) => {
+                self.max_running
+            }
             true => self.max_running.saturating_mul(queue),
             false => queue,
         };
         if params.n == 0 || params.n > limit {
             return Err(SubmitError::ChoicesOutOfRange { n: params.n, limit });
+        }
+        if let Draw::Candidates(Asked { candidates: 0, .. }) = request.sampling.draw {
+            return Err(SubmitError::NoCandidates);
         }
         if self.whole_prompt && prompt_len > self.max_step_tokens {
             return Err(SubmitError::PromptExceedsStep {

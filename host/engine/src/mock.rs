@@ -11,6 +11,7 @@
 
 mod choose;
 mod contract;
+mod guests;
 mod memory;
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
     Ticket, TokenId,
 };
 use contract::Contract;
+pub use guests::{MockAnswers, MockGuests, MockQuestion};
 use memory::Memory;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -117,6 +119,7 @@ struct Logits {
 struct Pending {
     ticket: Ticket,
     done: u64,
+    took: u64,
     tasks: Vec<SampleTask>,
     /// Per sample task.
     logits: Vec<Logits>,
@@ -389,12 +392,12 @@ impl Executor for MockExecutor {
             rows.push(logits);
         }
         let tokens: u32 = plan.rows.iter().map(|row| row.len).sum();
-        self.busy_until = self.busy_until.max(self.clock.now())
-            + self.latency.step
-            + self.latency.token * u64::from(tokens);
+        let took = self.latency.step + self.latency.token * u64::from(tokens);
+        self.busy_until = self.busy_until.max(self.clock.now()) + took;
         self.steps.push_back(Pending {
             ticket: plan.ticket,
             done: self.busy_until,
+            took,
             logits: plan
                 .samples
                 .iter()
@@ -454,6 +457,7 @@ impl Executor for MockExecutor {
             samples: Some(samples),
             prompt_logprobs,
             done,
+            took,
             ..
         }) = step
         else {
@@ -468,7 +472,7 @@ impl Executor for MockExecutor {
             samples,
             prompt_logprobs,
             exposed: std::time::Duration::ZERO,
-            took: std::time::Duration::ZERO,
+            took: std::time::Duration::from_nanos(took),
         })
     }
 }

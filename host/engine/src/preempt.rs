@@ -3,15 +3,7 @@
 use crate::SequenceId;
 use crate::sequence::{Order, Phase};
 use crate::state::State;
-use std::collections::BTreeMap;
-
-/// The last running sequence, if it is behind `order`.
-pub(crate) fn victim(running: &BTreeMap<Order, SequenceId>, order: Order) -> Option<SequenceId> {
-    running
-        .last_key_value()
-        .filter(|(last, _)| **last > order)
-        .map(|(_, id)| *id)
-}
+use crate::stepping::group;
 
 /// Whether the sequence at `order` is alone, nothing is about to be freed, and it still lacks blocks: it then holds
 /// more than it needs (the shared block it was forked with), and starts anew in an empty pool.
@@ -42,8 +34,12 @@ pub(crate) fn outgrown(state: &mut State) {
 }
 
 /// Sends a running sequence back to the queue, at its old place in the order. Tokens under way still count; its blocks
-/// stay findable in the prefix cache until others need them.
-pub(crate) fn preempt(state: &mut State, id: SequenceId) {
-    state.stats.preemptions += 1;
-    state.leave(id, Phase::Yielding);
+/// stay findable in the prefix cache until others need them. All branches of a group go together. Returns who went.
+pub(crate) fn preempt(state: &mut State, id: SequenceId) -> Vec<SequenceId> {
+    let leaving = group::running(state, id);
+    for &id in &leaving {
+        state.stats.preemptions += 1;
+        state.leave(id, Phase::Yielding);
+    }
+    leaving
 }

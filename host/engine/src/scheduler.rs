@@ -6,6 +6,7 @@ use crate::preempt;
 use crate::sequence::{Order, Place, PromptScores, Sequence};
 use crate::speculate;
 use crate::state::State;
+use crate::stepping::group;
 use crate::{BlockCopy, SequenceId};
 
 /// Most tokens of a row that scores prompt tokens: each needs logits of its own.
@@ -57,8 +58,13 @@ impl Selection {
 }
 
 impl Scheduler {
-    /// Whether a running sequence waits for blocks: a reason to admit nobody.
-    pub(crate) fn is_starving(&self, state: &State) -> bool {
+    /// Whether a running sequence waits for blocks: a reason to admit nobody, but for the rest of a group before it.
+    pub(crate) fn holds_admission(&self, state: &State) -> bool {
+        let head = state.waiting.keys().next();
+        self.is_starving(state) && !(group::waits_in_part(state) && head.copied() < self.starving)
+    }
+
+    fn is_starving(&self, state: &State) -> bool {
         self.starving
             .is_some_and(|order| state.running.contains_key(&order))
     }
@@ -144,12 +150,16 @@ impl Scheduler {
             let victim = if frugal || state.is_settling() {
                 None
             } else {
-                preempt::victim(&state.running, order)
+                group::victim(state, id)
             };
             match victim {
                 Some(victim) => {
-                    selection.remove(victim);
-                    preempt::preempt(state, victim);
+                    for left in preempt::preempt(state, victim) {
+                        selection.remove(left);
+                    }
+                }
+                None if selection.advances.is_empty() && group::fail_if_too_large(state, id) => {
+                    return;
                 }
                 None => {
                     if preempt::must_restart(state, order) {

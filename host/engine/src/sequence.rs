@@ -3,6 +3,7 @@
 use crate::block_pool::{BlockHandle, PrefixKey};
 use crate::constrain::Grammar;
 use crate::speculate::Speculation;
+use crate::stepping::Branch;
 use crate::{
     BlockId, CacheSalt, LogprobsMode, Priority, RandomKey, RequestId, Sampled, SamplingPlan,
     SequenceId, Slot, Ticket, TokenId,
@@ -90,6 +91,8 @@ pub(crate) struct Sequence {
     /// Whether it ran before.
     pub(crate) preempted: bool,
     pub(crate) place: Option<Place>,
+    /// Where a guest chooses.
+    pub(crate) branch: Option<Branch>,
 }
 
 /// What a running sequence holds on the device.
@@ -136,6 +139,28 @@ impl Sequence {
     /// Whether its next row is of generated tokens: one, or all that are known.
     pub(crate) fn decodes(&self) -> bool {
         self.computed >= self.prompt_len && self.remaining() > 0
+    }
+
+    /// Whether a guest chooses its tokens.
+    pub(crate) fn asks(&self) -> bool {
+        self.branch.is_some()
+    }
+
+    /// Waits for a place, from which it is computed anew.
+    pub(crate) fn await_place(&mut self) {
+        self.phase = Phase::Waiting;
+        self.preempted = true;
+        self.computed = 0;
+        self.published = 0;
+        self.last_sample = None;
+        if let PromptScores::Gathering { found, .. } = &mut self.scores {
+            found.clear();
+        }
+    }
+
+    /// Whether its last token's row is to be sampled.
+    pub(crate) fn wants_sample(&self) -> bool {
+        self.len() < self.limit && self.branch.as_ref().is_none_or(Branch::wants_row)
     }
 
     /// Whether results of steps in flight still count.

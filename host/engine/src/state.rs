@@ -7,6 +7,7 @@ use crate::prefix_cache::{PrefixCache, by_length};
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
 use crate::speculate::Speculation;
 use crate::speculate::lookup::Lengths;
+use crate::stepping::{Branch, Guests, Stepping, SystemClock};
 use crate::{
     Attachments, EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason,
     RandomKey, Request, RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
@@ -37,6 +38,7 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     /// N-grams that drafts are looked up by.
     lookup: Lengths,
+    pub(crate) guests: Guests,
     next_sequence: SequenceId,
     next_arrival: u64,
     /// Requests whose listener is gone, to be cancelled.
@@ -52,6 +54,8 @@ pub(crate) struct Active {
     pub(crate) open: u32,
     pub(crate) started: bool,
     pub(crate) listens: bool,
+    /// Where a guest chooses its tokens.
+    pub(crate) stepping: Option<Box<Stepping>>,
 }
 
 impl std::fmt::Debug for Active {
@@ -108,6 +112,7 @@ impl State {
                 min: config.lookup_min,
                 max: config.lookup_max,
             },
+            guests: Guests::new(Arc::new(SystemClock::default())),
             next_sequence: SequenceId(0),
             next_arrival: 0,
             gone: Vec::new(),
@@ -144,8 +149,7 @@ impl State {
         let waiting = self.queued();
         let max_waiting = self.limits.max_waiting();
         let prefills = request
-            .params
-            .n
+            .branches()
             .div_ceil(self.limits.choices_per_prefill(request));
         if waiting + prefills as usize > max_waiting {
             return Err(SubmitError::QueueFull {
@@ -164,6 +168,8 @@ impl State {
     ) -> Result<(), SubmitError> {
         self.admissible(&request)?;
         let choices_per_prefill = self.limits.choices_per_prefill(&request);
+        let stepping = self.guests.stepping(&request, attachments.chooser);
+        let branches = request.branches();
         let params = &request.params;
         let arrival = self.next_arrival;
         self.next_arrival += 1;
@@ -178,7 +184,7 @@ impl State {
             .constraint
             .map(|constraint| Grammar::new(constraint, &request));
         let mut sequences = Vec::new();
-        for choice in (0..params.n).step_by(choices_per_prefill as usize) {
+        for choice in (0..branches).step_by(choices_per_prefill as usize) {
             let id = self.next_sequence_id();
             let order = Order {
                 priority: request.priority,
@@ -196,7 +202,7 @@ impl State {
                 id,
                 request: request.id,
                 order,
-                forks: choice + 1..choice.saturating_add(choices_per_prefill).min(params.n),
+                forks: choice + 1..choice.saturating_add(choices_per_prefill).min(branches),
                 tokens: request.prompt.clone(),
                 prompt_len,
                 limit: match params.task {
@@ -231,6 +237,7 @@ impl State {
                 phase: Phase::Waiting,
                 preempted: false,
                 place: None,
+                branch: stepping.as_ref().map(|_| Branch::new(choice)),
             };
             self.sequences.insert(id, sequence);
             self.waiting.insert(order, id);
@@ -244,6 +251,7 @@ impl State {
             open,
             started: false,
             listens: true,
+            stepping,
         };
         self.requests.insert(id, active);
         Ok(())
@@ -343,14 +351,7 @@ impl State {
             self.sequences.remove(&id);
             return;
         }
-        sequence.phase = Phase::Waiting;
-        sequence.preempted = true;
-        sequence.computed = 0;
-        sequence.published = 0;
-        sequence.last_sample = None;
-        if let PromptScores::Gathering { found, .. } = &mut sequence.scores {
-            found.clear();
-        }
+        sequence.await_place();
         self.waiting.insert(sequence.order, id);
         self.requeued += 1;
     }

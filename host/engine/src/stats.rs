@@ -39,6 +39,12 @@ pub struct Stats {
     pub decode_steps: u64,
     /// Counter: rows that decoded, over all steps.
     pub decode_rows: u64,
+    /// Counter: questions to guests that choose tokens.
+    pub guest_calls: u64,
+    /// Counter: answers that missed their grace.
+    pub guest_misses: u64,
+    /// Counter: nanoseconds that steps waited for answers.
+    pub guest_wait_nanos: u64,
     /// Counter: choices that finished.
     pub finished: u64,
     /// Counter: requests that failed.

@@ -166,6 +166,7 @@ impl EngineHandle {
         let attachments = attachments.into();
         let shared = &self.owner.shared;
         shared.limits.check(&request)?;
+        shared.limits.check_attachments(&request, &attachments)?;
         let mut inbox = lock(&shared.inbox);
         if let Some(reason) = &inbox.closed {
             return Err(reason.clone());

@@ -3,6 +3,7 @@
 
 mod drafts;
 mod grammars;
+mod guests;
 mod lifecycle;
 mod property;
 mod sharing;

@@ -2,7 +2,9 @@
 
 use super::Logits;
 use super::memory::mix;
-use crate::{Admission, Draw, SampleOutcome, Sampled, Stage, TokenId};
+use crate::{
+    Admission, Asked, Candidates, Draw, Hidden, LogitsRow, SampleOutcome, Sampled, Stage, TokenId,
+};
 
 /// A row of "logits".
 #[derive(Clone, Copy, Debug)]
@@ -64,14 +66,15 @@ pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> S
         })
     };
     let Logits { hash, position, .. } = row.logits;
+    let random = mix(
+        mix(admission.random.seed, u64::from(admission.random.lineage)),
+        u64::from(position),
+    );
     let key = match admission.sampling.draw {
         Draw::Greedy => 0,
-        Draw::Sample | Draw::Candidates(_) | Draw::Row(_) => {
-            mix(
-                mix(admission.random.seed, u64::from(admission.random.lineage)),
-                u64::from(position),
-            ) | 1
-        }
+        Draw::Sample => random | 1,
+        Draw::Candidates(asked) => return candidates(row, asked, allowed, random),
+        Draw::Row(asked) => return logits_row(row, asked, allowed, random),
     };
     let value = |token: TokenId| match (row.logits.repeated, key) {
         (Some(last), _) => raw(last, token),
@@ -85,4 +88,84 @@ pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> S
         Some(token) => SampleOutcome::Token(score(hash, token, row.vocab, row.top)),
         None => SampleOutcome::Failed("all tokens are masked".to_owned()),
     }
+}
+
+/// In (0, 1).
+fn uniform(random: u64) -> f32 {
+    ((random >> 41) as f32 + 0.5) / (1u32 << 23) as f32
+}
+
+fn hidden(row: Row, asked: Asked) -> Vec<f32> {
+    match asked.hidden {
+        Hidden::Kept => Vec::new(),
+        Hidden::Shown => vector(row.logits.hash, row.logits.position),
+    }
+}
+
+fn candidates(
+    row: Row,
+    asked: Asked,
+    allowed: impl Fn(&TokenId) -> bool,
+    random: u64,
+) -> SampleOutcome {
+    let mut tokens: Vec<TokenId> = (0..row.vocab).filter(allowed).collect();
+    if tokens.is_empty() {
+        return SampleOutcome::Failed("all tokens are masked".to_owned());
+    }
+    let logit = |token: TokenId| logprob(raw(row.logits.hash, token));
+    let logits: Vec<f64> = tokens
+        .iter()
+        .map(|&token| f64::from(logit(token)))
+        .collect();
+    let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    let mean: f64 = logits.iter().map(|logit| logit * logit.exp()).sum::<f64>() / sum;
+    tokens.sort_by_key(|&token| std::cmp::Reverse(raw(row.logits.hash, token)));
+    tokens.truncate(asked.candidates as usize);
+    let reports: Vec<_> = tokens
+        .iter()
+        .map(|&token| score(row.logits.hash, token, row.vocab, 0))
+        .collect();
+    SampleOutcome::Candidates(Box::new(Candidates {
+        logits: tokens.iter().map(|&token| logit(token)).collect(),
+        logprobs: reports.iter().map(|report| report.logprob).collect(),
+        ranks: reports.iter().map(|report| report.rank).collect(),
+        log_sum_exp: sum.ln() as f32,
+        entropy: (sum.ln() - mean) as f32,
+        uniform: uniform(random),
+        top: score(row.logits.hash, tokens[0], row.vocab, row.top).top,
+        hidden: hidden(row, asked),
+        tokens,
+    }))
+}
+
+fn logits_row(
+    row: Row,
+    asked: Asked,
+    allowed: impl Fn(&TokenId) -> bool,
+    random: u64,
+) -> SampleOutcome {
+    let raw: Vec<f32> = (0..row.vocab)
+        .map(|token| logprob(raw(row.logits.hash, token)))
+        .collect();
+    let logits: Vec<f32> = raw
+        .iter()
+        .zip(0..)
+        .map(|(&logit, token)| {
+            if allowed(&token) {
+                logit
+            } else {
+                f32::NEG_INFINITY
+            }
+        })
+        .collect();
+    if logits.iter().all(|logit| logit.is_infinite()) {
+        return SampleOutcome::Failed("all tokens are masked".to_owned());
+    }
+    SampleOutcome::Row(Box::new(LogitsRow {
+        raw: (raw != logits).then_some(raw),
+        logits,
+        uniform: uniform(random),
+        top: score(row.logits.hash, 0, row.vocab, row.top).top,
+        hidden: hidden(row, asked),
+    }))
 }

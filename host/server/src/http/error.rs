@@ -90,12 +90,15 @@ pub(super) fn from_submit(error: &SubmitError, field: &'static str, retry_after:
         }
         SubmitError::NothingToDo => ApiError::invalid("max_tokens", message),
         SubmitError::ChoicesOutOfRange { .. } => ApiError::invalid("n", message),
+        SubmitError::NoCandidates => ApiError::invalid("sampler", message),
         SubmitError::QueueFull { .. } => ApiError::Overloaded {
             message,
             retry_after,
         },
         SubmitError::ShuttingDown | SubmitError::Dead => ApiError::Unavailable { message },
-        SubmitError::DuplicateId(_) => ApiError::Internal { message },
+        SubmitError::DuplicateId(_) | SubmitError::ChooserMissing | SubmitError::ChooserUnused => {
+            ApiError::Internal { message }
+        }
     }
 }
 

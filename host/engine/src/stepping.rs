@@ -1,0 +1,447 @@
+//! Requests whose tokens a guest chooses (tiers 2 and 3).
+//!
+//! A row whose [`Draw`](crate::Draw) asks a guest yields no token, so its sequence has nothing to compute until the answer
+//! brings one: no further rule keeps it out of the schedule. When all branches of a request have their outcomes
+//! ([`gather`]), its [`Chooser`] is asked, once for all of them ([`ask`]); [`hear`] takes the answers.
+//!
+//! *Grace*: a step with rows of guests that are on time is collected before the next one is scheduled, and the answers get a
+//! twentieth of a step. Whoever has answered by then is in the next step, whoever has not sits out until it has; others wait
+//! no longer than that, and not at all for a module that missed it twice in a row.
+//!
+//! The branches of a request are a *group* (`group.rs`): they go on together, so they are preempted together.
+
+mod answers;
+mod apply;
+mod grace;
+pub(crate) mod group;
+mod rows;
+mod search;
+mod validate;
+
+pub use answers::{AnswerQueue, Clock, SystemClock};
+
+use crate::sequence::Sequence;
+use crate::state::State;
+use crate::{
+    Answer, Branching, Chooser, ChooserError, Draw, EngineError, Finished, Reply, Request,
+    RequestId, SampleOutcome, SequenceId,
+};
+use answers::Arrived;
+use grace::{Punctuality, grace};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for answers when nothing else can be done; bounds how late the engine's thread sees its commands.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// What all requests with choosers share.
+pub(crate) struct Guests {
+    clock: Arc<dyn Clock>,
+    answers: Arc<AnswerQueue>,
+    /// One reference per request with a chooser, and this one.
+    alive: Arc<()>,
+    /// Who was asked and has not answered; may name requests that are gone.
+    asked: BTreeMap<RequestId, Question>,
+    modules: Punctuality,
+    /// Duration of the last step.
+    last_step: Duration,
+}
+
+/// A question to a guest.
+#[derive(Debug)]
+struct Question {
+    /// An answer until then is on time.
+    due: Duration,
+    wait: Wait,
+}
+
+/// Whether the engine waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Until it is due.
+    Granted,
+    /// No: the module is known to be late.
+    Refused,
+    /// No longer.
+    Missed,
+}
+
+/// A request's guest, and how far they are.
+pub(crate) struct Stepping {
+    chooser: Box<dyn Chooser>,
+    branching: Branching,
+    /// Choices that the client wants.
+    wanted: u32,
+    /// Branches that go on, those not made yet included.
+    live: u32,
+    turn: Turn,
+    /// Of a search.
+    finished: Vec<search::Complete>,
+    /// Number of the next fork.
+    next_branch: u32,
+    _alive: Arc<()>,
+}
+
+/// Whose turn it is.
+#[derive(Debug)]
+enum Turn {
+    /// The device's.
+    Compute,
+    /// The guest's: it chooses for these branches, in the order of its rows.
+    Choose(Vec<SequenceId>),
+    /// The guest's: it picks from [`Stepping::finished`].
+    Select,
+}
+
+/// What a sequence is to its request's guest.
+#[derive(Debug)]
+pub(crate) struct Branch {
+    /// Unique within the request; the choice it continues, except in a search.
+    number: u32,
+    /// Index in the answer before of the choice that it continues; its number before the first answer.
+    from: u32,
+    row: BranchRow,
+    /// What a search has chosen on the way here.
+    history: Option<search::History>,
+}
+
+/// What the guest chooses a branch's next token from.
+#[derive(Debug)]
+enum BranchRow {
+    /// Must be computed.
+    Wanted,
+    /// In a step in flight.
+    Launched,
+    /// Here. It stays until the answer, even if the sequence loses its place meanwhile.
+    Here(SampleOutcome),
+}
+
+impl Branch {
+    /// At the beginning of a request's choice.
+    pub(crate) fn new(number: u32) -> Self {
+        Self {
+            number,
+            from: number,
+            row: BranchRow::Wanted,
+            history: None,
+        }
+    }
+
+    /// Whether a row is to be sampled for the guest.
+    pub(crate) fn wants_row(&self) -> bool {
+        matches!(self.row, BranchRow::Wanted)
+    }
+
+    pub(crate) fn launched(&mut self) {
+        self.row = BranchRow::Launched;
+    }
+}
+
+impl Guests {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            answers: Arc::new(AnswerQueue::new(Arc::clone(&clock))),
+            clock,
+            alive: Arc::default(),
+            asked: BTreeMap::new(),
+            modules: Punctuality::default(),
+            last_step: Duration::ZERO,
+        }
+    }
+
+    fn none(&self) -> bool {
+        Arc::strong_count(&self.alive) == 1
+    }
+
+    /// For a request that generates something.
+    pub(crate) fn stepping(
+        &self,
+        request: &Request,
+        chooser: Option<Box<dyn Chooser>>,
+    ) -> Option<Box<Stepping>> {
+        let asked = request.sampling.draw.asked()?;
+        let wanted = request.params.n;
+        let live = request.branches();
+        (request.params.max_tokens > 0).then_some(())?;
+        Some(Box::new(Stepping {
+            chooser: chooser?,
+            branching: asked.branching,
+            wanted,
+            live,
+            turn: Turn::Compute,
+            finished: Vec::new(),
+            next_branch: live,
+            _alive: Arc::clone(&self.alive),
+        }))
+    }
+
+    pub(crate) fn step_took(&mut self, took: Duration) {
+        self.last_step = took;
+    }
+}
+
+impl Request {
+    /// Branches at its beginning.
+    pub(crate) fn branches(&self) -> u32 {
+        match self.sampling.draw.asked() {
+            Some(asked) if asked.branching == Branching::Search && self.params.max_tokens > 0 => 1,
+            _ => self.params.n,
+        }
+    }
+}
+
+impl std::fmt::Debug for Guests {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guests")
+            .field("asked", &self.asked)
+            .field("modules", &self.modules)
+            .finish_non_exhaustive()
+    }
+}
+
+fn stepping(state: &State, request: RequestId) -> Option<&Stepping> {
+    state.requests.get(&request)?.stepping.as_deref()
+}
+
+fn stepping_mut(state: &mut State, request: RequestId) -> Option<&mut Stepping> {
+    state.requests.get_mut(&request)?.stepping.as_deref_mut()
+}
+
+/// Whether the oldest step in flight is to be collected before another is scheduled: the newest has rows of guests that the
+/// engine waits for.
+pub(crate) fn is_due(state: &State) -> bool {
+    let guests = &state.guests;
+    if guests.none() {
+        return false;
+    }
+    let Some(newest) = state.in_flight.back() else {
+        return false;
+    };
+    newest.samples.iter().any(|id| {
+        state
+            .sequences
+            .get(id)
+            .filter(|sequence| sequence.branch.is_some())
+            .and_then(|sequence| stepping(state, sequence.request))
+            .is_some_and(|stepping| guests.modules.has_grace(stepping.chooser.module()))
+    })
+}
+
+/// Whether a sample's outcome is of the kind and shape that its sequence wants.
+pub(crate) fn check_outcome(
+    sequence: &Sequence,
+    outcome: &SampleOutcome,
+    vocab: u32,
+) -> Result<(), String> {
+    let expected = match (sequence.asks(), sequence.sampling.draw) {
+        (true, Draw::Candidates(asked)) => Some(asked.candidates),
+        (true, Draw::Row(_)) => None,
+        _ => {
+            return match outcome {
+                SampleOutcome::Candidates(_) | SampleOutcome::Row(_) => {
+                    Err("something to choose from where nobody chooses".to_owned())
+                }
+                _ => Ok(()),
+            };
+        }
+    };
+    match (outcome, expected) {
+        (SampleOutcome::Failed(_), _) => Ok(()),
+        (SampleOutcome::Candidates(found), Some(most)) => {
+            rows::check_candidates(found, most, vocab)
+        }
+        (SampleOutcome::Row(found), None) => rows::check_row(found, vocab),
+        _ => Err("not what its guest chooses from".to_owned()),
+    }
+}
+
+/// Keeps the outcome of a branch's row.
+pub(crate) fn gather(state: &mut State, id: SequenceId, outcome: SampleOutcome) {
+    if let Some(branch) = state
+        .sequences
+        .get_mut(&id)
+        .and_then(|sequence| sequence.branch.as_mut())
+    {
+        branch.row = BranchRow::Here(outcome);
+    }
+}
+
+/// Asks a request's guest, if all branches have their rows.
+pub(crate) fn ask(state: &mut State, request: RequestId) {
+    let Some(active) = state.requests.get(&request) else {
+        return;
+    };
+    let Some(stepping) = &active.stepping else {
+        return;
+    };
+    let mut ready: Vec<&Sequence> = active
+        .sequences
+        .iter()
+        .filter_map(|id| state.sequences.get(id))
+        .filter(|sequence| sequence.is_live() && rows::outcome(sequence).is_some())
+        .collect();
+    if ready.len() != stepping.live as usize || !matches!(stepping.turn, Turn::Compute) {
+        return;
+    }
+    ready.sort_by_key(|sequence| sequence.branch.as_ref().map(|branch| branch.from));
+    let rows = rows::rows(&ready, state.limits.vocab());
+    let turn = Turn::Choose(ready.iter().map(|sequence| sequence.id).collect());
+    put_question(state, request, turn, |chooser, reply| {
+        chooser.choose(rows, reply);
+    });
+}
+
+fn ask_to_select(state: &mut State, request: RequestId, finished: Finished) {
+    put_question(state, request, Turn::Select, |chooser, reply| {
+        chooser.select(finished, reply);
+    });
+}
+
+fn put_question(
+    state: &mut State,
+    request: RequestId,
+    turn: Turn,
+    put: impl FnOnce(&mut dyn Chooser, Reply),
+) {
+    let State {
+        requests, guests, ..
+    } = state;
+    let Some(stepping) = requests
+        .get_mut(&request)
+        .and_then(|active| active.stepping.as_deref_mut())
+    else {
+        return;
+    };
+    stepping.turn = turn;
+    let question = Question {
+        due: guests.clock.now() + grace(guests.last_step),
+        wait: if guests.modules.has_grace(stepping.chooser.module()) {
+            Wait::Granted
+        } else {
+            Wait::Refused
+        },
+    };
+    guests.asked.insert(request, question);
+    state.stats.guest_calls += 1;
+    let answers: Arc<AnswerQueue> = Arc::clone(&guests.answers);
+    put(stepping.chooser.as_mut(), Reply::new(request, answers));
+}
+
+/// Takes the answers that are there, after the grace of those that are not.
+pub(crate) fn hear(state: &mut State) {
+    if state.guests.none() {
+        return;
+    }
+    loop {
+        let State {
+            guests, requests, ..
+        } = state;
+        guests
+            .asked
+            .retain(|request, _| requests.contains_key(request));
+        let due = guests
+            .asked
+            .values()
+            .filter(|question| question.wait == Wait::Granted)
+            .map(|question| question.due)
+            .min();
+        let now = guests.clock.now();
+        guests.clock.wait(&guests.answers, due.unwrap_or(now));
+        let waited = guests.clock.now().saturating_sub(now);
+        state.stats.guest_wait_nanos += u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        for arrived in state.guests.answers.take() {
+            take(state, arrived);
+        }
+        if !miss(state) {
+            return;
+        }
+    }
+}
+
+/// Marks those whose grace has passed, and says whether anyone's has not.
+fn miss(state: &mut State) -> bool {
+    let State {
+        guests,
+        requests,
+        stats,
+        ..
+    } = state;
+    let now = guests.clock.now();
+    let mut waits = false;
+    for (request, question) in &mut guests.asked {
+        if question.wait != Wait::Granted {
+            continue;
+        }
+        if question.due > now {
+            waits = true;
+            continue;
+        }
+        question.wait = Wait::Missed;
+        stats.guest_misses += 1;
+        if let Some(stepping) = requests
+            .get(request)
+            .and_then(|active| active.stepping.as_deref())
+        {
+            guests.modules.missed(stepping.chooser.module());
+        }
+    }
+    waits
+}
+
+/// Waits a little for answers; whether any are expected.
+pub(crate) fn pause(state: &State) -> bool {
+    let guests = &state.guests;
+    let expects = guests
+        .asked
+        .keys()
+        .any(|request| state.requests.contains_key(request));
+    if expects {
+        guests
+            .clock
+            .wait(&guests.answers, guests.clock.now() + SLICE);
+    }
+    expects
+}
+
+/// Applies one answer; those of requests that are gone mean nothing.
+fn take(state: &mut State, arrived: Arrived) {
+    let request = arrived.request;
+    let Some(question) = state.guests.asked.remove(&request) else {
+        return;
+    };
+    let Some(stepping) = stepping_mut(state, request) else {
+        return;
+    };
+    let module = stepping.chooser.module().to_owned();
+    let turn = std::mem::replace(&mut stepping.turn, Turn::Compute);
+    if arrived.at <= question.due {
+        state.guests.modules.on_time(&module);
+    } else if question.wait == Wait::Granted {
+        state.guests.modules.missed(&module);
+        state.stats.guest_misses += 1;
+    }
+    let wrong = |function, what| {
+        Err(ChooserError(format!(
+            "sampler module {module}: {function} {what}"
+        )))
+    };
+    let applied = arrived.answer.and_then(|answer| match (turn, answer) {
+        (Turn::Choose(rows), Answer::Choices(choices)) => {
+            apply::choices(state, request, &rows, &choices)
+        }
+        (Turn::Select, Answer::Selected(selected)) => search::select(state, request, &selected),
+        (Turn::Choose(_), Answer::Selected(_)) => wrong(
+            validate::STEP,
+            "answered with a selection instead of choices",
+        ),
+        (Turn::Select, Answer::Choices(_)) => wrong(
+            validate::SELECT,
+            "answered with choices instead of a selection",
+        ),
+        (Turn::Compute, _) => Ok(()),
+    });
+    if let Err(error) = applied {
+        state.fail(request, None, EngineError::Chooser(error));
+    }
+}

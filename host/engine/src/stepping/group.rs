@@ -1,0 +1,172 @@
+//! Branches of one request in scheduling: they go on together or not at all.
+//!
+//! A group is *partial* while some of its branches run and others wait, and cannot go on then. So those that wait come before
+//! all other admissions behind them, and make room like running sequences do; and a partial group behind the head of the
+//! queue, whose turn cannot come before the head's, gives up its places.
+
+use crate::sequence::{Phase, Sequence};
+use crate::state::State;
+use crate::{EngineError, GroupId, RequestId, SequenceId};
+
+/// How many branches of a group are in which phase.
+#[derive(Clone, Copy, Debug, Default)]
+struct Census {
+    running: usize,
+    waiting: usize,
+    yielding: usize,
+}
+
+impl Census {
+    fn is_partial(self) -> bool {
+        self.running > 0 && self.waiting > 0
+    }
+}
+
+/// The branches of a request with a chooser; none for others.
+fn members(state: &State, request: RequestId) -> impl Iterator<Item = &Sequence> {
+    let active = state.requests.get(&request);
+    active
+        .filter(|active| active.stepping.is_some())
+        .into_iter()
+        .flat_map(|active| &active.sequences)
+        .filter_map(|id| state.sequences.get(id))
+}
+
+/// Of the group of a request with a chooser.
+fn census(state: &State, request: RequestId) -> Census {
+    let mut census = Census::default();
+    for sequence in members(state, request) {
+        match sequence.phase {
+            Phase::Running => census.running += 1,
+            Phase::Waiting => census.waiting += 1,
+            Phase::Yielding => census.yielding += 1,
+            Phase::Ending => {}
+        }
+    }
+    census
+}
+
+/// Whether steps in flight keep others of a sequence's group from waiting.
+pub(crate) fn is_settling(state: &State, id: SequenceId) -> bool {
+    state
+        .sequences
+        .get(&id)
+        .is_some_and(|own| own.asks() && census(state, own.request).yielding > 0)
+}
+
+/// The waiting ones among a sequence's group; the sequence alone without one.
+pub(crate) fn waiting(state: &State, id: SequenceId) -> Vec<&Sequence> {
+    together(state, id, Phase::Waiting)
+}
+
+/// The running ones among a sequence's group, if it runs itself; without a group, the sequence.
+pub(crate) fn running(state: &State, id: SequenceId) -> Vec<SequenceId> {
+    if state
+        .sequences
+        .get(&id)
+        .is_none_or(|sequence| sequence.phase != Phase::Running)
+    {
+        return Vec::new();
+    }
+    together(state, id, Phase::Running)
+        .into_iter()
+        .map(|sequence| sequence.id)
+        .collect()
+}
+
+fn together(state: &State, id: SequenceId, phase: Phase) -> Vec<&Sequence> {
+    let Some(own) = state.sequences.get(&id) else {
+        return Vec::new();
+    };
+    if !own.asks() {
+        return vec![own];
+    }
+    members(state, own.request)
+        .filter(|sequence| sequence.phase == phase)
+        .collect()
+}
+
+/// Whether two sequences are of one group.
+fn are_together(a: &Sequence, b: &Sequence) -> bool {
+    a.id == b.id || (a.request == b.request && a.asks() && b.asks())
+}
+
+/// Whether nothing runs but a sequence's group.
+pub(crate) fn is_alone(state: &State, id: SequenceId) -> bool {
+    let Some(own) = state.sequences.get(&id) else {
+        return false;
+    };
+    // Orders of a group have nothing between them.
+    [
+        state.running.first_key_value(),
+        state.running.last_key_value(),
+    ]
+    .into_iter()
+    .flatten()
+    .filter_map(|(_, id)| state.sequences.get(id))
+    .all(|other| are_together(own, other))
+}
+
+/// The last running sequence, if it is behind a sequence and not of its group.
+pub(crate) fn victim(state: &State, id: SequenceId) -> Option<SequenceId> {
+    let own = state.sequences.get(&id)?;
+    let (order, last) = state.running.last_key_value()?;
+    let last = state.sequences.get(last)?;
+    (*order > own.order && !are_together(own, last)).then_some(last.id)
+}
+
+/// Who is to be preempted so that the head of the queue can be admitted, if anyone.
+pub(crate) fn makes_room(state: &State, head: SequenceId) -> Option<SequenceId> {
+    let own = state.sequences.get(&head)?;
+    if state.is_settling() {
+        return None;
+    }
+    if own.asks() && census(state, own.request).is_partial() {
+        return victim(state, head);
+    }
+    state
+        .running
+        .values()
+        .rev()
+        .filter_map(|id| state.sequences.get(id))
+        .filter(|other| other.asks() && !are_together(own, other))
+        .find(|other| census(state, other.request).is_partial())
+        .map(|other| other.id)
+}
+
+/// Whether the head of the queue belongs to a group that has begun to run.
+pub(crate) fn waits_in_part(state: &State) -> bool {
+    state
+        .waiting
+        .values()
+        .next()
+        .and_then(|id| state.sequences.get(id))
+        .is_some_and(|head| head.asks() && census(state, head.request).is_partial())
+}
+
+/// Fails the request of a group that lacks blocks although it has the device for itself, nothing is under way and nothing
+/// else is to be launched.
+pub(crate) fn fail_if_too_large(state: &mut State, id: SequenceId) -> bool {
+    let running = running(state, id);
+    if running.len() < 2 || !state.in_flight.is_empty() || !is_alone(state, id) {
+        return false;
+    }
+    let Some(sequence) = state.sequences.get(&id) else {
+        return false;
+    };
+    let request = sequence.request;
+    let scarce = state
+        .limits
+        .layout()
+        .groups()
+        .min_by_key(|(group, _)| state.pool.available(*group));
+    let (group, blocks) = scarce.map_or((GroupId(0), 0), |(group, info)| (group, info.blocks));
+    let error = EngineError::BranchesDoNotFit {
+        branches: census(state, request).running as u32,
+        tokens: sequence.len(),
+        group,
+        blocks,
+    };
+    state.fail(request, None, error);
+    true
+}
