@@ -12,7 +12,7 @@ mod dry;
 mod grams;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Occurrences of one token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -36,4 +36,4 @@ fn a_truncation_beyond_the_end_changes_nothing() {
     assert_eq!(history.tokens(), [1, 2]);
 }
 
-mod repeats;
+pub(crate) mod repeats;

@@ -341,3 +341,9 @@ fn masks_come_before_raw_log_probabilities() {
     assert!((s.logprob - (2f32.exp() / (1f32.exp() + 2f32.exp())).ln()).abs() < 1e-6);
     assert!((s.processed_logprob - (4f32.exp() / (2f32.exp() + 4f32.exp())).ln()).abs() < 1e-6);
 }
+
+mod chi;
+mod golden;
+mod marks;
+mod properties;
+mod reference;

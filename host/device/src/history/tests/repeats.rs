@@ -29,7 +29,7 @@ fn plan(stages: Vec<Stage>) -> SamplingPlan {
 }
 
 /// Hugging Face's `_get_ngrams`: every n-gram of the history as a prefix and a token.
-fn banned(tokens: &[TokenId], n: usize) -> Vec<TokenId> {
+pub(crate) fn banned(tokens: &[TokenId], n: usize) -> Vec<TokenId> {
     let mut all = Vec::new();
     for start in 0..tokens.len() {
         if start + n <= tokens.len() && tokens.len() + 1 >= n {
@@ -45,7 +45,7 @@ fn banned(tokens: &[TokenId], n: usize) -> Vec<TokenId> {
 }
 
 /// The definition, place by place.
-fn dry_slow(dry: &Dry, tokens: &[TokenId]) -> Vec<(TokenId, f64)> {
+pub(crate) fn dry_slow(dry: &Dry, tokens: &[TokenId]) -> Vec<(TokenId, f64)> {
     let start = if dry.range == 0 {
         0
     } else {
