@@ -7,7 +7,8 @@
 //! | `early_stopping` | false | true, false or "never": see [`search::Stopping`] |
 //!
 //! Besides those the fields of [`constraints`]. The fields of [`randomness`] are checked and have no effect, since nothing is
-//! drawn. Log-probabilities are those of the constrained distribution, normalised.
+//! drawn. Log-probabilities are those of the constrained distribution, normalised; transformers, which applies its processors to
+//! log-probabilities and does not normalise again, counts differently where there are constraints.
 
 use guesthouse_sdk::Error;
 use guesthouse_sdk::sampling::{

@@ -38,12 +38,14 @@ pub fn softmax(logits: &[f32]) -> Vec<f32> {
     weights.iter().map(|w| w / sum).collect()
 }
 
-/// The first place whose cumulative probability is above `uniform`.
+/// The first place whose cumulative probability is above `uniform`. The order of `logits` is of no matter.
 #[must_use]
 pub fn sample(logits: &[f32], uniform: f32) -> usize {
-    let mut left = uniform;
-    let place = softmax(logits).iter().position(|p| {
-        left -= p;
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = |logit: &f32| f64::from((logit - best).exp());
+    let mut left = f64::from(uniform) * logits.iter().map(weight).sum::<f64>();
+    let place = logits.iter().position(|logit| {
+        left -= weight(logit);
         left < 0.0
     });
     // Rounding may leave a little.

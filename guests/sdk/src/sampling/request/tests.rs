@@ -54,3 +54,32 @@ fn null_is_absent() {
     assert_eq!(r.number("t", 0.0..=1.0).unwrap(), None);
     assert_eq!(r.tokens("t", 1).unwrap(), None);
 }
+
+#[test]
+fn fields_of_fields_are_named_by_their_path() {
+    let r = Request::parse(
+        r#"{"w": {"key": -1, "x": {"y": 2}}, "big": 18446744073709551615, "on": true}"#,
+    )
+    .unwrap();
+    let w = r.object("w").unwrap().unwrap();
+    assert_eq!(w.bits("key").unwrap(), Some(u64::MAX));
+    assert_eq!(r.bits("big").unwrap(), Some(u64::MAX));
+    assert_eq!(r.flag("on").unwrap(), Some(true));
+    assert_eq!(said(w.flag("key")), "w.key: must be true or false, got -1");
+    let x = w.object("x").unwrap().unwrap();
+    assert_eq!(
+        said(x.above_zero("y", 1.0)),
+        "w.x.y: must be between 0 and 1, got 2"
+    );
+    assert_eq!(said(r.object("on")), "on: must be an object, got true");
+    assert!(r.object("none").unwrap().is_none());
+}
+
+#[test]
+fn arguments_of_the_sampler_stand_before_fields() {
+    let r = Request::parse(r#"{"a": 1, "b": 2, "sampler_args": {"b": 3, "c": 4}}"#).unwrap();
+    let read = |key| r.whole(key, 0..=9).unwrap();
+    assert_eq!(["a", "b", "c"].map(read), [Some(1), Some(3), Some(4)]);
+    let wrong = Request::parse(r#"{"sampler_args": 1}"#);
+    assert_eq!(said(wrong), "sampler_args: must be an object, got 1");
+}
