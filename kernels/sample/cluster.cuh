@@ -73,6 +73,14 @@ DEVICE u64 peer_load(const u64* p, u32 cta) {
 #endif
 }
 
+DEVICE void peer_store(u64* p, u32 cta, u64 x) {
+#if CLUSTERED
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(peer_address(p, cta)), "l"(x) : "memory");
+#else
+  *p = x;
+#endif
+}
+
 DEVICE void peer_store(u32* p, u32 cta, u32 x) {
 #if CLUSTERED
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(peer_address(p, cta)), "r"(x) : "memory");

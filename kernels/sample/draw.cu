@@ -21,11 +21,14 @@ typedef float logit_t;
 typedef model_t logit_t;
 #endif
 
-enum Kind { DRAW_GREEDY, DRAW_SAMPLE, DRAW_TARGET };
+enum Kind { DRAW_GREEDY, DRAW_SAMPLE, DRAW_TARGET, DRAW_CANDIDATES, DRAW_ROW };
+
+// Of which logits log-probabilities, ranks and best tokens are: before the stages or after them.
+enum Report { REPORT_RAW, REPORT_PROCESSED };
 
 enum Failure { FAIL_NONE, FAIL_NOT_FINITE, FAIL_MASKED, FAIL_NONE_LEFT, FAIL_TEMPERATURE, FAIL_NO_PROBABILITIES };
 
-// 64 bytes. Offsets are in words of `pool`.
+// 96 bytes. Offsets are in words of `pool`.
 struct Draw {
   int row;          // of the logits; -1: padding
   u32 kind;
@@ -36,9 +39,17 @@ struct Draw {
   u32 top_at;       // where, in pairs
   int target;       // DRAW_TARGET: the token
   u32 unused[4];
+  u32 report;       // Report
+  u32 candidates;   // DRAW_CANDIDATES: how many, at most MOST_CANDIDATES
+  u32 list_at;      // where, in entries of `lists`
+  u32 row_at;       // DRAW_ROW: where the row goes, in words of `floats`
+  u32 raw_at;       // and the row before its stages, if it has any
+  int hidden_at;    // where the hidden state goes; -1: nowhere
+  int hidden_row;
+  u32 padding;
 };
 
-// 48 bytes.
+// 64 bytes.
 struct Result {
   int token;
   u32 failure;      // Failure, and the stage's op << 8
@@ -46,11 +57,22 @@ struct Result {
   float processed;
   u32 rank;
   u32 top_count;    // tokens above -inf reported; in no order
-  float max;        // of the raw logits
-  float logit;      // the token's raw one
+  float max;        // of the logits that are reported
+  float logit;      // the token's among them
   double log_sum;   // ln of the sum of e^(logit - max)
   float surprise;   // bits, of the token where it entered a mirostat stage
-  u32 unused;
+  u32 listed;         // DRAW_CANDIDATES: those above -inf,
+  float log_sum_exp;  // after all stages,
+  float entropy;      // nats
+  u32 unused[2];
+};
+
+// What a guest is told of a candidate.
+struct Candidate {
+  u32 token;
+  float logit;     // after all stages
+  float reported;  // among the logits that are reported
+  u32 rank;        // of which so many are higher, plus one
 };
 
 struct SampleParams {
@@ -59,9 +81,15 @@ struct SampleParams {
   const Draw* draws;     // [count]
   const u32* pool;       // ops (16-byte aligned), lists, masks
   Result* results;       // [count]
-  uint2* tops;           // (id, f32 raw logit)
+  uint2* tops;           // (id, f32 logit)
   int* sampled;          // [count] tokens, 0 where none could be chosen; or null
   float* scratch;        // [gridDim.x, vocab rounded up to 8], without clusters
+  Candidate* lists;      // best first
+  float* floats;         // rows [vocab] and hidden states [hidden_width]
+  const void* hidden;    // rows of model_t, or of f32 if hidden_f32 says so
+  i64 hidden_stride;     // elements from row to row
+  int hidden_width;
+  int hidden_f32;
   int count;
   int vocab;
 };
@@ -266,8 +294,15 @@ DEVICE u32 count_above(Row& row, float logit) {
   return all;
 }
 
-// Writes the best `top` tokens above -inf in any order; their number. w holds raw logits.
-SLOW u32 best_tokens(Row row, u32 top, uint2* out) {
+struct Best {
+  Row row;   // cut to the best
+  u32 mine;  // of them this thread's,
+  u32 at;    // which begin there in a common list
+  u32 all;
+};
+
+// The best `top` tokens above -inf; w holds what is compared, and row.max is its largest.
+SLOW Best best_of(Row row, u32 top) {
   row.t = row.inverse = 1.f;
   cut_at(row, NEG_INF, 0);
   Cut<BY_COUNT> cut = {row, 0.f, 0.f, 0};
@@ -290,17 +325,30 @@ SLOW u32 best_tokens(Row row, u32 top, uint2* out) {
     if (r < (int)cta_rank()) at += slots[r].x[0];
     all += slots[r].x[0];
   }
-  if (mine) {
-    each_quad(row, [&](int i, float4 v) {
-      float x[4] = {v.x, v.y, v.z, v.w};
-      for (int k = 0; k < 4; ++k) {
-        u32 id = row.begin + i + k;
-        if (row.kept(x[k], id) && at < top) out[at++] = make_uint2(id, __float_as_uint(x[k]));
-      }
-    });
-  }
-  return min(all, top);
+  return {row, mine, at, min(all, top)};
 }
+
+// Calls f(place in the list, id, value) for this thread's best tokens.
+template <class F> DEVICE void each_best(const Best& b, u32 top, F f) {
+  if (b.mine == 0) return;
+  u32 at = b.at;
+  each_quad(b.row, [&](int i, float4 v) {
+    float x[4] = {v.x, v.y, v.z, v.w};
+    for (int k = 0; k < 4; ++k) {
+      u32 id = b.row.begin + i + k;
+      if (b.row.kept(x[k], id) && at < top) f(at++, id, x[k]);
+    }
+  });
+}
+
+// Writes the best `top` tokens above -inf in any order; their number. The caller's exchanges go on after a cluster_sync.
+SLOW u32 best_tokens(Row row, u32 top, uint2* out) {
+  Best b = best_of(row, top);
+  each_best(b, top, [&](u32 at, u32 id, float x) { out[at] = make_uint2(id, __float_as_uint(x)); });
+  return b.all;
+}
+
+#include "sample/hand.cuh"
 
 constexpr u32 NONE_ENTERED = 0xffffffffu;
 
@@ -444,6 +492,7 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
   bool draws = kind == DRAW_SAMPLE;
   if (!row.max_known || (!row.sum_known && !draws)) row = measured(row);
   if (kind != DRAW_TARGET && !usable(row)) return fail(p, d, FAIL_NONE_LEFT, 0);
+  if (kind >= DRAW_CANDIDATES) return hand(p, d, row, raw);
 
   Chosen chosen;
   bool sure = kind == DRAW_GREEDY && pristine && row.t == 1.f;
@@ -457,7 +506,11 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
 
   float logit = chosen.w, entered = chosen.w;
   u32 rank = 1, tops = 0;
-  if (!pristine) {
+  if (draw.report == REPORT_PROCESSED) {
+    settle(row);
+    logit = chosen.value;
+    raw = {row.max, row.sum};
+  } else if (!pristine) {
     __syncthreads();
     load_slice(row, from, mask, &high, &bad);
     __syncthreads();
@@ -476,6 +529,10 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
     if (entry.moved) {
       // Others may still read what the last exchange brought them.
       cluster_sync();
+      if (draw.report == REPORT_PROCESSED) {
+        load_slice(row, from, mask, &high, &bad);
+        __syncthreads();
+      }
       row.t = row.inverse = 1.f;
       cut_at(row, NEG_INF, 0);
       entered = value_before(row, ops, entry.op, p.pool, chosen.token);
@@ -503,7 +560,7 @@ DEVICE void sample_one(const SampleParams& p, int d, Row& row, int per) {
 #define IN_CLUSTERS
 #endif
 
-static_assert(sizeof(Draw) == 64 && sizeof(Result) == 48 && sizeof(Op) == 16, "the host has other sizes");
+static_assert(sizeof(Draw) == 96 && sizeof(Result) == 64 && sizeof(Candidate) == 16 && sizeof(Op) == 16, "the host has other sizes");
 
 // A cluster (without them a block) takes every gridDim.x / CTAS-th draw. Dynamic shared memory: Shared, then the slice.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BLOCKS) sample(const __grid_constant__ SampleParams p) {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use guesthouse_engine::{
-    BlockCopy, BlockId, ExecutorInfo, RandomKey, SampleOutcome, Sampled, SamplingPlan, Ticket,
-    TokenId,
+    BlockCopy, BlockId, ExecutorInfo, LogprobsMode, RandomKey, SampleOutcome, Sampled,
+    SamplingPlan, Ticket, TokenId,
 };
 
 use crate::error::Result;
@@ -66,6 +66,8 @@ pub struct Finished {
     pub scores: Vec<Sampled>,
     /// Time for which the device had nothing to do before this step, though it followed another directly.
     pub exposed: Duration,
+    /// Time from the beginning of its forward pass to the end of its sampling.
+    pub took: Duration,
 }
 
 /// One sequence's part of a batch.
@@ -119,6 +121,8 @@ pub struct Draw<'a> {
     pub mask: Option<&'a [u32]>,
     /// Best tokens to report.
     pub top: u32,
+    /// Of which logits they and the token's log-probability are.
+    pub logprobs: LogprobsMode,
 }
 
 /// A device with a loaded model. All calls come from one thread; indices in their arguments have been checked.

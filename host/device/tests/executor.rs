@@ -7,7 +7,9 @@ mod support;
 use std::sync::Arc;
 
 use guesthouse_device::{CpuDevice, CpuOptions, DeviceExecutor, KvBudget};
-use guesthouse_engine::{Draw, Input, Sampled, SamplingPlan, Stage, TokenId};
+use guesthouse_engine::{
+    Draw, Input, LogprobsMode, SampleTask, Sampled, SamplingPlan, Stage, TokenId,
+};
 use guesthouse_graph::PassOptions;
 use guesthouse_weights::{BlockType, DType, Scheme};
 use support::drive::{Driver, task, token};
@@ -363,5 +365,126 @@ fn what_the_cpu_cannot_run_fails_at_load_with_its_place() {
     assert!(
         text.contains("LatentAttention") && text.contains("layers.0.self_attn"),
         "{text}"
+    );
+}
+
+/// Stages that look at the history, and a draw that depends on the position.
+fn watchful() -> SamplingPlan {
+    SamplingPlan {
+        stages: vec![
+            Stage::Penalties {
+                repetition: 1.3,
+                presence: 0.4,
+                frequency: 0.6,
+            },
+            // Every pair of equal neighbours.
+            Stage::BadWords((0..300).map(|t| vec![t, t]).collect()),
+            Stage::Temperature(0.2),
+            Stage::TopK(40),
+        ],
+        draw: Draw::Sample,
+    }
+}
+
+/// A row whose positions are all sampled.
+fn drafted(
+    driver: &mut Driver<DeviceExecutor>,
+    start: u32,
+    tokens: &[TokenId],
+    mode: LogprobsMode,
+) -> Vec<Sampled> {
+    let len = tokens.len() as u32;
+    let row = driver.row(0, start, len, Input::Known(tokens.to_vec()));
+    let tasks = (0..len).rev().map(|back| SampleTask {
+        back,
+        logprobs: mode,
+        ..task(0, 0)
+    });
+    let output = driver.step(vec![row], tasks.collect());
+    (0..len as usize).map(|i| token(&output, i)).collect()
+}
+
+#[test]
+fn positions_of_a_draft_give_what_single_steps_give() {
+    let model = Llama {
+        window: Some(24),
+        ..Llama::tiny()
+    };
+    let scheme = Scheme::Plain(DType::Bf16);
+    let prompt = prompt(37, 3);
+    let passes = PassOptions::default();
+    let one = load(&model, scheme, 1, &passes).generate(0, &prompt, 512, 14, &watchful());
+    let tokens: Vec<TokenId> = one.iter().map(|s| s.token).collect();
+    let mut driver = load(&model, scheme, 2, &passes);
+    driver.admit(0, &prompt, &watchful(), 7);
+    let row = driver.row(0, 0, 37, Input::History);
+    let first = token(&driver.step(vec![row], vec![task(0, 0)]), 0);
+    assert_eq!(bits(&[first]), bits(&one[..1]));
+    // Right drafts: the token after each is known.
+    let got = drafted(&mut driver, 37, &tokens[..4], LogprobsMode::Raw);
+    assert_eq!(bits(&got), bits(&one[1..5]));
+    // The second of four is wrong: what comes before it counts, and the rest is forgotten.
+    let wrong = [tokens[4], tokens[5], (tokens[6] + 1) % 300, tokens[7], 8];
+    let got = drafted(&mut driver, 41, &wrong, LogprobsMode::Raw);
+    assert_eq!(bits(&got[..2]), bits(&one[5..7]));
+    assert_eq!(got[1].token, tokens[6]);
+    let got = drafted(&mut driver, 43, &tokens[6..9], LogprobsMode::Raw);
+    assert_eq!(bits(&got), bits(&one[7..10]));
+    // Refused from the first on, and one token at a time from there.
+    drafted(&mut driver, 46, &[tokens[9], 1, 1, 1, 1], LogprobsMode::Raw);
+    for i in 10..13 {
+        let at = 37 + i as u32;
+        let got = drafted(&mut driver, at, &tokens[i..=i], LogprobsMode::Raw);
+        assert_eq!(bits(&got), bits(&one[i + 1..i + 2]));
+    }
+}
+
+#[test]
+fn processed_log_probabilities_are_those_after_the_stages() {
+    let model = Llama::tiny();
+    let scheme = Scheme::Plain(DType::F32);
+    let mut driver = load(&model, scheme, 1, &PassOptions::default());
+    driver.admit(0, &prompt(9, 4), &watchful(), 7);
+    let row = driver.row(0, 0, 9, Input::History);
+    driver.step(vec![row], Vec::new());
+    let got = drafted(&mut driver, 9, &[3, 3, 7], LogprobsMode::Processed);
+    for (i, s) in got.iter().enumerate() {
+        assert_eq!(s.logprob.to_bits(), s.processed_logprob.to_bits(), "{i}");
+        let sum: f64 = s.top.iter().map(|t| f64::from(t.1).exp()).sum();
+        assert!(sum <= 1.0 + 1e-6);
+        let place = s.top.iter().position(|t| t.0 == s.token);
+        assert!(place.is_none_or(|p| s.rank as usize <= p + 1));
+        // Each ends with a token whose repetition is banned.
+        assert_ne!(s.token, [3, 3, 7][i]);
+    }
+}
+
+#[test]
+fn drafts_that_break_the_contract_are_errors() {
+    let fails = |start: u32, known: &[TokenId], back: u32| {
+        let model = Llama::tiny();
+        let scheme = Scheme::Plain(DType::F32);
+        let mut driver = load(&model, scheme, 1, &PassOptions::default());
+        driver.admit(0, &prompt(6, 4), &SamplingPlan::greedy(), 7);
+        let row = driver.row(0, 0, 6, Input::History);
+        driver.step(vec![row], Vec::new());
+        let row = driver.row(0, start, known.len() as u32, Input::Known(known.to_vec()));
+        let back = SampleTask { back, ..task(0, 0) };
+        let ticket = driver.launch(vec![row], vec![back]);
+        let outcome = guesthouse_engine::Executor::collect(&mut driver.executor, ticket);
+        outcome.map(drop).map_err(|e| e.to_string())
+    };
+    assert_eq!(fails(6, &[1, 2], 1), Ok(()));
+    let hole = fails(7, &[1, 2], 0).unwrap_err();
+    assert!(
+        hole.contains("slot 0: 2 known tokens up to position 9 of a history of 6"),
+        "{hole}"
+    );
+    let prompt = fails(5, &[1, 2], 0).unwrap_err();
+    assert!(prompt.contains("6 of them the prompt"), "{prompt}");
+    let back = fails(6, &[1, 2], 2).unwrap_err();
+    assert!(
+        back.contains("a sample 2 positions before the last of row 0, which has 2"),
+        "{back}"
     );
 }

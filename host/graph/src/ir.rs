@@ -269,6 +269,32 @@ impl Graph {
         &self.caches[id.index()]
     }
 
+    /// What the logits head reads, the last hidden state: the input of the linear whose result becomes the logits. `None`
+    /// for embeddings, and where the logits are made otherwise.
+    #[must_use]
+    pub fn head_input(&self) -> Option<ValueId> {
+        let Output::Logits(mut value) = self.output else {
+            return None;
+        };
+        for node in self.nodes.iter().rev() {
+            if !node.outputs.contains(&value) {
+                continue;
+            }
+            match node.op {
+                Op::Linear { .. } => return node.inputs.first().copied(),
+                Op::GatherOutputs
+                | Op::Scale { .. }
+                | Op::Clamp { .. }
+                | Op::SoftCap { .. }
+                | Op::Cast { .. }
+                | Op::Slice { .. }
+                | Op::Reshape { .. } => value = *node.inputs.first()?,
+                _ => return None,
+            }
+        }
+        None
+    }
+
     /// Name of a scope.
     #[must_use]
     pub fn scope(&self, id: ScopeId) -> &str {

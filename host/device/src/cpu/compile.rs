@@ -30,6 +30,8 @@ pub(crate) struct Program {
     pub experts: ExpertNeed,
     /// The logits, or the vector of an embedding model.
     pub logits: Place,
+    /// What the logits head reads; of rows of tokens or of outputs.
+    pub hidden: Option<Place>,
 }
 
 /// A distinct rope: parameters, and the value its positions come from.
@@ -70,6 +72,7 @@ pub(crate) fn compile(plan: &Plan, loader: &mut Loader<'_>, block_size: usize) -
                 offset: 0,
                 width: 0,
             },
+            hidden: None,
         },
     };
     // Before any weight is read: what cannot run must fail at once.
@@ -83,6 +86,10 @@ pub(crate) fn compile(plan: &Plan, loader: &mut Loader<'_>, block_size: usize) -
         return Err(DeviceError::plan(
             "the output does not come from gathered or pooled rows",
         ));
+    }
+    if let Some(value) = plan.graph.head_input() {
+        let place = compiler.place(value)?;
+        compiler.program.hidden = (place.arena != Rows::Broadcast).then_some(place);
     }
     for (index, node) in plan.graph.nodes.iter().enumerate() {
         if !plan.is_view(index) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use guesthouse_engine::{BlockCopy, ExecutorInfo, SampleOutcome, Sampled, Task, Ticket};
 use guesthouse_graph::{Plan, Rows};
@@ -11,7 +12,7 @@ use super::compile::{Program, compile};
 use super::kv::Kv;
 use super::memory::{Buffer, Tensor};
 use super::ops::experts::ExpertSpace;
-use super::ops::{Ctx, Place, QueryTile};
+use super::ops::{Ctx, QueryTile};
 use super::options::CpuOptions;
 use super::program::Crew;
 use super::sample;
@@ -45,12 +46,30 @@ pub struct CpuDevice {
     kv: Kv,
     experts: ExpertSpace,
     crew: Crew,
-    /// Logits kept for sampling, per ticket: `[sampled, vocab]`.
-    pending: BTreeMap<u64, Vec<f32>>,
+    /// What is kept for sampling, per ticket.
+    pending: BTreeMap<u64, Kept>,
     /// Results by ticket, until they are fetched.
     finished: BTreeMap<u64, Finished>,
     /// Used buffers of that kind.
-    spare: Vec<Vec<f32>>,
+    spare: Vec<Kept>,
+}
+
+/// Rows that a step's draws are made from.
+#[derive(Default)]
+struct Kept {
+    /// `[sampled, vocab]`
+    logits: Vec<f32>,
+    /// `[sampled, hidden size]`: what the head read.
+    hidden: Vec<f32>,
+}
+
+impl Kept {
+    fn resize(&mut self, rows: usize, vocab: usize, hidden: usize) {
+        for (list, width) in [(&mut self.logits, vocab), (&mut self.hidden, hidden)] {
+            list.clear();
+            list.resize(rows * width, 0.0);
+        }
+    }
 }
 
 impl CpuDevice {
@@ -265,12 +284,13 @@ impl Device for CpuDevice {
         if batch.tokens.len() > self.info.max_step_tokens as usize {
             return Err(self.lost(ticket, format!("{} tokens in one step", batch.tokens.len())));
         }
+        let begin = Instant::now();
         let prepared = Prepared::of(batch);
         let scores: Vec<Mutex<Option<Sampled>>> =
             batch.scored.iter().map(|_| Mutex::new(None)).collect();
         let mut kept = self.spare.pop().unwrap_or_default();
-        kept.clear();
-        kept.resize(batch.sampled.len() * self.vocab, 0.0);
+        let hidden = self.program.hidden.map_or(0, |place| place.width);
+        kept.resize(batch.sampled.len(), self.vocab, hidden);
         if !batch.tokens.is_empty() {
             self.with(batch, &prepared, &[], |crew, ctx, program| {
                 crew.run(&program.tokens, ctx);
@@ -294,17 +314,20 @@ impl Device for CpuDevice {
                     Use::Keep(i) => Some(*i),
                     Use::Score(_) => None,
                 });
+                let first = first.unwrap_or(usize::MAX);
                 let rows: Vec<Mutex<&mut [f32]>> = kept
+                    .logits
                     .chunks_mut(vocab.max(1))
-                    .skip(first.unwrap_or(usize::MAX))
+                    .skip(first)
                     .take(chunk.len())
                     .map(Mutex::new)
                     .collect();
+                let hidden_rows = kept.hidden.chunks_mut(hidden.max(1)).skip(first);
                 self.with(batch, &prepared, &outputs, |crew, ctx, program| {
                     crew.run(&program.outputs, ctx);
                     let logits = ctx.tensor(&program.logits);
                     crew.each(chunk.len(), &|i, _| {
-                        let row = logits_row(&logits, i, outputs.len(), &program.logits);
+                        let row = row_of(&logits, i, outputs.len());
                         match chunk[i].1 {
                             Use::Keep(_) => lock(&rows[i]).copy_from_slice(row),
                             Use::Score(s) => {
@@ -313,6 +336,16 @@ impl Device for CpuDevice {
                             }
                         }
                     });
+                    if let Some(place) = &program.hidden {
+                        let states = ctx.tensor(place);
+                        for (i, to) in hidden_rows.take(chunk.len()).enumerate() {
+                            let at = match place.arena {
+                                Rows::Tokens => outputs[i],
+                                Rows::Outputs | Rows::Broadcast => i,
+                            };
+                            to.copy_from_slice(row_of(&states, at, ctx.rows(place.arena)));
+                        }
+                    }
                 });
             }
         }
@@ -325,6 +358,7 @@ impl Device for CpuDevice {
             .ok_or_else(|| self.lost(ticket, "a prompt token was not scored"))?;
         let finished = Finished {
             scores,
+            took: begin.elapsed(),
             ..Finished::default()
         };
         self.finished.insert(ticket.0, finished);
@@ -332,30 +366,35 @@ impl Device for CpuDevice {
     }
 
     fn sample(&mut self, ticket: Ticket, draws: &[Draw<'_>]) -> Result<()> {
-        let Some(mut logits) = self.pending.remove(&ticket.0) else {
+        let Some(kept) = self.pending.remove(&ticket.0) else {
             return Err(self.lost(ticket, "sampled before its forward pass, or twice"));
         };
+        let begin = Instant::now();
         let vocab = self.vocab;
-        let rows = logits.len() / vocab.max(1);
+        let rows = kept.logits.len() / vocab.max(1);
         if draws.iter().any(|d| d.logits >= rows) {
             return Err(self.lost(ticket, format!("a draw from a row beyond {rows}")));
         }
         let outcomes: Vec<Mutex<Option<SampleOutcome>>> =
             draws.iter().map(|_| Mutex::new(None)).collect();
-        let source: &[f32] = &logits;
+        let Kept { logits, hidden } = &kept;
+        let states = hidden.len() / rows.max(1);
         let isa = self.isa;
         let task = self.info.task;
         self.crew.each(draws.len(), &|i, scratch| {
             let draw = &draws[i];
-            let row = &source[draw.logits * vocab..(draw.logits + 1) * vocab];
+            let row = &logits[draw.logits * vocab..(draw.logits + 1) * vocab];
+            let state = &hidden[draw.logits * states..(draw.logits + 1) * states];
             *lock(&outcomes[i]) = Some(match task {
-                Task::Generate => sample::draw(isa, row, draw, &mut scratch.sample),
+                Task::Generate => {
+                    let outcome = sample::draw(isa, row, draw, &mut scratch.sample);
+                    sample::with_hidden(outcome, draw, || state.to_vec())
+                }
                 Task::Embed => SampleOutcome::Embedding(row.to_vec()),
             });
         });
-        logits.clear();
         if self.spare.len() < 4 {
-            self.spare.push(logits);
+            self.spare.push(kept);
         }
         let outcomes = outcomes
             .into_iter()
@@ -363,7 +402,9 @@ impl Device for CpuDevice {
         let samples = outcomes
             .collect::<Option<Vec<SampleOutcome>>>()
             .ok_or_else(|| self.lost(ticket, "a row was not sampled"))?;
-        self.finished.entry(ticket.0).or_default().samples = samples;
+        let finished = self.finished.entry(ticket.0).or_default();
+        finished.samples = samples;
+        finished.took += begin.elapsed();
         Ok(())
     }
 
@@ -378,10 +419,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Row `i` of the logits, after the output program has ended.
+/// Row `i` of a value, after the program that makes it has ended.
 #[allow(unsafe_code)]
-fn logits_row<'a>(logits: &Tensor, i: usize, rows: usize, place: &Place) -> &'a [f32] {
-    assert!(i < rows && place.arena == Rows::Outputs);
-    // SAFETY: the output arena holds `rows` rows, and nobody writes it until the next chunk.
-    unsafe { logits.row(i) }
+fn row_of<'a>(value: &Tensor, i: usize, rows: usize) -> &'a [f32] {
+    assert!(i < rows);
+    // SAFETY: the value's arena holds `rows` rows, and nobody writes it until the next chunk.
+    unsafe { value.row(i) }
 }

@@ -20,7 +20,8 @@ pub mod watermark;
 #[cfg(test)]
 mod tests;
 
-pub use rows::draw_row;
+pub use rows::{MOST_CANDIDATES, draw_row};
+pub(crate) use rows::{NO_HIDDEN, TOO_MANY_ROWS, guest_uniform, with_hidden};
 pub(crate) use select::best;
 use softmax::LogSumExp;
 
@@ -47,15 +48,19 @@ fn report(
 ) -> (f32, u32, Vec<(TokenId, f32)>) {
     let logit = logits[token as usize];
     let higher = logits.iter().filter(|&&x| x > logit).count();
-    let top = best(logits, top as usize)
-        .into_iter()
-        .map(|t| (t, norm.log_prob(logits[t as usize])))
-        .collect();
     (
         norm.log_prob(logit),
         u32::try_from(higher + 1).unwrap_or(u32::MAX),
-        top,
+        best_of(logits, norm, top),
     )
+}
+
+/// The best tokens with their log-probabilities.
+fn best_of(logits: &[f32], norm: LogSumExp, top: u32) -> Vec<(TokenId, f32)> {
+    best(logits, top as usize)
+        .into_iter()
+        .map(|t| (t, norm.log_prob(logits[t as usize])))
+        .collect()
 }
 
 /// Copies of a row, kept from draw to draw.
@@ -110,14 +115,20 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         let stages: Vec<&str> = plan.stages.iter().map(stage_name).collect();
         return SampleOutcome::Failed(nothing_left(&stages));
     }
+    let both = rows::Both {
+        raw: (logits, raw),
+        processed: (processed, norm),
+    };
     let token = match plan.draw {
-        DrawKind::Candidates(_) | DrawKind::Row(_) => {
-            return SampleOutcome::Failed("this device hands no candidates to guests".to_owned());
+        DrawKind::Candidates(asked) => {
+            return SampleOutcome::Candidates(Box::new(rows::candidates(both, draw, asked)));
         }
+        DrawKind::Row(_) => return SampleOutcome::Row(Box::new(rows::whole(both, draw))),
         DrawKind::Greedy => select::argmax(processed),
         DrawKind::Sample => select::gumbel(processed, draw.random, position_of(draw.history)),
     };
-    let (logprob, rank, top) = report(logits, raw, token, draw.top);
+    let (reported, of) = both.reported(draw.logprobs);
+    let (logprob, rank, top) = report(reported, of, token, draw.top);
     let processed_logprob = norm.log_prob(processed[token as usize]);
     SampleOutcome::Token(Sampled {
         token,

@@ -35,6 +35,8 @@ pub(crate) struct Program {
     pub scratch: usize,
     /// The logits, or the vector of an embedding model.
     pub logits: Place,
+    /// What the logits head reads; of rows of tokens or of outputs.
+    pub hidden: Option<Place>,
     /// Vectors that instructions refer to by address.
     pub held: Vec<Arc<Buffer>>,
 }
@@ -132,6 +134,7 @@ pub(crate) fn compile(
                 ty: ValueType::Model,
                 element: bytes,
             },
+            hidden: None,
             held: Vec::new(),
         },
     };
@@ -141,6 +144,10 @@ pub(crate) fn compile(
     }
     compiler.caches()?;
     compiler.program.logits = compiler.place(plan.graph.output.value())?;
+    if let Some(value) = plan.graph.head_input() {
+        let place = compiler.place(value)?;
+        compiler.program.hidden = (place.arena != Rows::Broadcast).then_some(place);
+    }
     if compiler.program.logits.arena != Rows::Outputs {
         return Err(DeviceError::plan(
             "the output does not come from gathered or pooled rows",

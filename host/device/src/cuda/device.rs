@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guesthouse_engine::{BlockCopy, ExecutorInfo, SampleOutcome, Task, Ticket};
-use guesthouse_graph::Plan;
+use guesthouse_graph::{Plan, Rows};
 use guesthouse_weights::WeightSource;
 
 use super::check::Timer;
@@ -14,9 +14,9 @@ use super::driver::{Buffer, Event, Gpu};
 use super::graphs::{Graphs, bucket};
 use super::matmul::Matmul;
 use super::memory::{self, Held, Kv};
-use super::ops::{CacheArgs, Instr, Limits, Step, StepKind};
+use super::ops::{CacheArgs, Instr, Limits, Place, Step, StepKind};
 use super::options::{CudaDtype, CudaGraphs, CudaOptions};
-use super::sample::{Sampler, SamplerLimits};
+use super::sample::{HiddenRows, Sampler, SamplerLimits};
 use super::weights::Loader;
 use super::words::{Padded, Words};
 use crate::cpu::LoadProgress;
@@ -26,7 +26,7 @@ use crate::executor::DeviceExecutor;
 use crate::lower::{group_infos, length_rules, task, whole_prompt};
 use crate::prompt::PromptRules;
 
-/// Least output rows computed at a time.
+/// Least room for output rows, and most rows of a prompt that are scored at a time.
 const OUTPUT_ROWS: u32 = 256;
 
 /// Steps under way at once.
@@ -51,16 +51,18 @@ pub struct CudaDevice {
     arenas: [Buffer; 3],
     scratch: Buffer,
     steps: VecDeque<UnderWay>,
-    /// Output rows of the last forward pass, padding included.
-    last_outputs: u32,
+    /// Of the last forward pass, padding included.
+    last: Padded,
+    /// Tokens whose logits it kept.
+    last_rows: Vec<usize>,
     /// The step whose tokens the sampler holds.
     last_sampled: Option<Ticket>,
     /// Vectors of steps under way, of a model that embeds.
     embedded: VecDeque<Vec<SampleOutcome>>,
     /// Events not in use.
     events: Vec<StepEvents>,
-    /// The last finished step's, while the next one may still be measured against its end.
-    last: Option<StepEvents>,
+    /// Those of the last finished step, while the next one may still be measured against its end.
+    last_events: Option<StepEvents>,
     matmul: Arc<Matmul>,
     bandwidth: Option<f64>,
     pub(super) gpu: Arc<Gpu>,
@@ -111,7 +113,9 @@ impl CudaDevice {
         let limits = Limits {
             tokens: options.max_step_tokens.max(bucket(options.max_slots)),
             rows: bucket(options.max_slots),
-            outputs: bucket(options.max_slots).max(OUTPUT_ROWS),
+            outputs: bucket(options.max_slots)
+                .max(options.sampled_positions())
+                .max(OUTPUT_ROWS),
             len: options.max_len,
             block_size: options.block_size,
         };
@@ -148,7 +152,7 @@ impl CudaDevice {
                     options.dtype
                 },
                 rows: limits.outputs,
-                draws: limits.rows,
+                draws: limits.outputs,
                 steps: DEPTH,
             },
         )?;
@@ -192,11 +196,12 @@ impl CudaDevice {
             arenas,
             scratch,
             steps: VecDeque::new(),
-            last_outputs: 0,
+            last: Padded::default(),
+            last_rows: Vec::new(),
             last_sampled: None,
             embedded: VecDeque::new(),
             events: Vec::new(),
-            last: None,
+            last_events: None,
             matmul,
             bandwidth,
             gpu,
@@ -326,7 +331,7 @@ impl CudaDevice {
             self.run(&self.program.outputs, &step)
         });
         self.graphs = Some(graphs);
-        self.last_outputs = rows;
+        self.last = counts;
         ran
     }
 
@@ -353,7 +358,7 @@ impl CudaDevice {
             &self.program.tokens,
             &self.step(StepKind::Mixed, counts, kinds),
         )?;
-        for scores in batch.scored.chunks(outputs) {
+        for scores in batch.scored.chunks(outputs.min(OUTPUT_ROWS as usize)) {
             let wanted: Vec<usize> = scores.iter().map(|s| s.token).collect();
             self.words.bring_outputs(&wanted)?;
             let counts = Padded {
@@ -372,7 +377,7 @@ impl CudaDevice {
         if !batch.scored.is_empty() {
             self.words.bring_outputs(batch.sampled)?;
         }
-        self.last_outputs = counts.outputs;
+        self.last = counts;
         if !batch.sampled.is_empty() {
             self.run(
                 &self.program.outputs,
@@ -387,12 +392,8 @@ impl CudaDevice {
     fn embeddings(&self, draws: &[Draw<'_>]) -> Result<Vec<SampleOutcome>> {
         self.gpu.synchronize()?;
         let place = &self.program.logits;
-        let first = place.base * self.last_outputs as usize + place.offset;
-        let dtype = if place.element == 4 {
-            CudaDtype::F32
-        } else {
-            self.dtype
-        };
+        let first = place.base * self.last.outputs as usize + place.offset;
+        let dtype = self.dtype_of(place);
         draws
             .iter()
             .map(|draw| {
@@ -402,6 +403,14 @@ impl CudaDevice {
                 Ok(SampleOutcome::Embedding(dtype.floats(&bytes)))
             })
             .collect()
+    }
+
+    fn dtype_of(&self, place: &Place) -> CudaDtype {
+        if place.element == 4 {
+            CudaDtype::F32
+        } else {
+            self.dtype
+        }
     }
 
     fn broken(&self, ticket: Ticket, what: impl Into<String>) -> DeviceError {
@@ -479,6 +488,8 @@ impl Device for CudaDevice {
             },
         };
         events.begin.record()?;
+        self.last_rows.clear();
+        self.last_rows.extend_from_slice(batch.sampled);
         let follows = !self.steps.is_empty();
         if self.is_decode(batch) {
             self.decode(batch)?;
@@ -508,16 +519,18 @@ impl Device for CudaDevice {
             return Ok(());
         }
         // Logits stand where the last forward pass left them: with as many output rows as it had, padding included.
-        let rows = self.last_outputs;
-        let counts = Padded {
-            tokens: 0,
-            rows: 0,
-            outputs: rows,
+        let last = self.step(StepKind::Mixed, self.last, (0, 0));
+        let logits = last.tensor(&self.program.logits);
+        let hidden = match self.program.hidden {
+            None => None,
+            Some(place) => Some(HiddenRows {
+                rows: last.tensor(&place),
+                width: place.width as u32,
+                dtype: self.dtype_of(&place),
+                of: (place.arena == Rows::Tokens).then_some(&self.last_rows[..]),
+            }),
         };
-        let logits = self
-            .step(StepKind::Mixed, counts, (0, 0))
-            .tensor(&self.program.logits);
-        self.sampler.sample(ticket, logits, draws)?;
+        self.sampler.sample(ticket, logits, hidden, draws)?;
         step.events.sampled.record()?;
         self.last_sampled = Some(ticket);
         Ok(())
@@ -531,7 +544,7 @@ impl Device for CudaDevice {
         };
         let events = &step.events;
         events.sampled.wait()?;
-        let exposed = match &self.last {
+        let exposed = match &self.last_events {
             Some(last) if step.follows => events.begin.since(&last.sampled)?,
             _ => 0.0,
         };
@@ -540,15 +553,17 @@ impl Device for CudaDevice {
             let sampling_ms = events.sampled.since(&events.forwarded)?;
             tracing::debug!(target: "guesthouse_device::steps", forward_ms, sampling_ms, exposed_ms = exposed);
         }
+        let took = events.sampled.since(&events.begin)?;
         let (samples, scores) = match self.info.task {
             Task::Generate => self.sampler.finish(ticket)?,
             Task::Embed => (self.embedded.pop_front().unwrap_or_default(), Vec::new()),
         };
-        self.events.extend(self.last.replace(step.events));
+        self.events.extend(self.last_events.replace(step.events));
         Ok(Finished {
             samples,
             scores,
             exposed: Duration::from_secs_f32(exposed.max(0.0) / 1e3),
+            took: Duration::from_secs_f32(took.max(0.0) / 1e3),
         })
     }
 }

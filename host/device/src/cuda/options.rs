@@ -109,6 +109,10 @@ pub struct CudaOptions {
     pub max_step_tokens: u32,
     /// Sequences that can run at once.
     pub max_slots: u32,
+    /// Most drafts of a sequence in one step. There is room for the logits of `max_slots * (1 + drafts)` positions, but not
+    /// for more than those of a step's tokens, nor for less than 256: `vocab` elements each, which at 256 sequences, 4
+    /// drafts, a vocabulary of 128,256 and bf16 is 328 MB.
+    pub drafts: u32,
     /// Longest sequence, tokens.
     pub max_len: u32,
     /// How decode steps are launched.
@@ -128,6 +132,7 @@ impl Default for CudaOptions {
             block_size: 16,
             max_step_tokens: 8192,
             max_slots: 256,
+            drafts: 0,
             max_len: 8192,
             graphs: CudaGraphs::Captured,
             numerics: Numerics::Fast,
@@ -137,6 +142,12 @@ impl Default for CudaOptions {
 }
 
 impl CudaOptions {
+    /// Positions of one step from which tokens can be sampled.
+    pub(crate) fn sampled_positions(&self) -> u32 {
+        let all = self.max_slots.saturating_mul(1 + self.drafts);
+        all.min(self.max_step_tokens.max(self.max_slots))
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let check = |option, ok: bool, expected: &str, found: String| {
             let expected = expected.to_owned();
@@ -161,11 +172,13 @@ impl CudaOptions {
             ("max_step_tokens", self.max_step_tokens, 1 << 20),
             ("max_slots", self.max_slots, 1 << 14),
             ("max_len", self.max_len, 1 << 26),
+            ("drafts", self.drafts, 64),
         ] {
-            let expected = format!("1 to {most}");
+            let least = u32::from(option != "drafts");
+            let expected = format!("{least} to {most}");
             check(
                 option,
-                (1..=most).contains(&value),
+                (least..=most).contains(&value),
                 &expected,
                 value.to_string(),
             )?;

@@ -8,10 +8,11 @@ mod encode;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use guesthouse_engine::{SampleOutcome, Sampled, Ticket};
 
-use self::decode::{ResultWords, TopWords};
-use self::encode::{DrawWords, Encoder, Notes};
+use self::decode::{CandidateWords, Lists, ResultWords, TopWords};
+use self::encode::{DrawWords, Encoder, Notes, Widths};
 use super::compiler::Source;
 use super::driver::{Buffer, Gpu, Pinned};
 use super::launch::{Grid, Kernel, Params};
@@ -69,6 +70,12 @@ struct SampleParams {
     tops: u64,
     sampled: u64,
     scratch: u64,
+    lists: u64,
+    floats: u64,
+    hidden: u64,
+    hidden_stride: i64,
+    hidden_width: i32,
+    hidden_f32: i32,
     count: i32,
     vocab: i32,
 }
@@ -95,8 +102,21 @@ struct Slot {
     /// Draws, then the pool.
     staging: Pinned,
     device: Buffer,
-    /// Results, then pairs of best tokens; the kernel writes here.
+    /// Results, pairs of best tokens and candidates; the kernel writes here.
     results: Pinned,
+    /// Whole rows and hidden states, once a guest has asked for some.
+    floats: Option<Pinned>,
+}
+
+/// The hidden states that a step's logits were made of.
+#[derive(Clone, Copy)]
+pub(crate) struct HiddenRows<'a> {
+    pub rows: Tensor,
+    /// Elements of a row.
+    pub width: u32,
+    pub dtype: CudaDtype,
+    /// Row of each row of logits; the same where there is none.
+    pub of: Option<&'a [usize]>,
 }
 
 /// A step whose results are awaited.
@@ -105,6 +125,7 @@ struct UnderWay {
     /// Index into the ring; none while only scored.
     slot: Option<usize>,
     notes: Notes,
+    widths: Widths,
     scores: Vec<Sampled>,
 }
 
@@ -176,6 +197,7 @@ impl Sampler {
                     staging: gpu.pinned(64 << 10)?,
                     device: gpu.allocate(64 << 10, "sampling")?,
                     results: gpu.pinned(limits.draws as usize * size_of::<ResultWords>())?,
+                    floats: None,
                 })
             })
             .collect::<Result<_>>()?;
@@ -215,7 +237,7 @@ impl Sampler {
         self.sampled.address()
     }
 
-    /// Enqueues a step's draws from `logits [rows, vocab]`.
+    /// Enqueues a step's draws from `logits [rows, vocab]`; hidden states go to draws that show them.
     ///
     /// # Errors
     /// When there are more draws than were said, or the driver refuses a launch.
@@ -223,6 +245,7 @@ impl Sampler {
         &mut self,
         ticket: Ticket,
         logits: Tensor,
+        hidden: Option<HiddenRows<'_>>,
         draws: &[Draw<'_>],
     ) -> Result<()> {
         if draws.len() > self.limits.draws as usize {
@@ -231,18 +254,24 @@ impl Sampler {
                 what: format!("{} draws, at most {}", draws.len(), self.limits.draws),
             });
         }
-        self.encoder.begin(self.limits.vocab);
+        let widths = Widths {
+            vocab: self.limits.vocab,
+            hidden: hidden.map_or(0, |h| h.width),
+        };
+        self.encoder.begin(widths);
         for draw in draws {
-            self.encoder.draw(draw);
+            let row = hidden.and_then(|h| h.of?.get(draw.logits).copied());
+            self.encoder.draw(draw, row.unwrap_or(draw.logits));
         }
         let slot = self.next;
-        self.launch(slot, logits, self.sampled.address())?;
+        self.launch(slot, logits, hidden, self.sampled.address())?;
         self.next = (self.next + 1) % self.ring.len();
         let empty = self.spare.pop().unwrap_or_default();
         let notes = std::mem::replace(&mut self.encoder.notes, empty);
         let step = self.step(ticket);
         step.slot = Some(slot);
         step.notes = notes;
+        step.widths = widths;
         Ok(())
     }
 
@@ -252,18 +281,21 @@ impl Sampler {
     /// # Errors
     /// When the driver refuses a launch.
     pub(crate) fn score(&mut self, ticket: Ticket, logits: Tensor, scores: &[Score]) -> Result<()> {
-        self.encoder.begin(self.limits.vocab);
+        self.encoder.begin(Widths {
+            vocab: self.limits.vocab,
+            hidden: 0,
+        });
         for (row, score) in scores.iter().enumerate() {
             self.encoder.score(row, score);
         }
         // The slot is free again before anything else is enqueued.
         let slot = self.next;
-        self.launch(slot, logits, 0)?;
+        self.launch(slot, logits, None, 0)?;
         self.gpu.synchronize()?;
-        let (results, tops) = read(&self.ring[slot].results, self.encoder.draws.len());
         let notes = &self.encoder.notes;
+        let (results, lists) = read(&self.ring[slot], notes);
         let scored = results.iter().zip(&notes.draws).map(|(result, note)| {
-            let tops = tops.get(note.top_at as usize..).unwrap_or_default();
+            let tops = lists.tops.get(note.top_at as usize..).unwrap_or_default();
             decode::sampled(result, tops, note)
         });
         let scored: Vec<Sampled> = scored.collect();
@@ -284,10 +316,10 @@ impl Sampler {
         })?;
         let mut outcomes = Vec::with_capacity(step.notes.draws.len());
         if let Some(slot) = step.slot {
-            let (results, tops) = read(&self.ring[slot].results, step.notes.draws.len());
+            let (results, lists) = read(&self.ring[slot], &step.notes);
             for (result, note) in results.iter().zip(&step.notes.draws) {
-                let tops = tops.get(note.top_at as usize..).unwrap_or_default();
-                outcomes.push(decode::outcome(result, tops, note, &step.notes));
+                let outcome = decode::outcome(result, lists, note, &step.notes, step.widths);
+                outcomes.push(outcome);
             }
         }
         self.spare.push(step.notes);
@@ -302,6 +334,7 @@ impl Sampler {
                     ticket,
                     slot: None,
                     notes: Notes::default(),
+                    widths: Widths::default(),
                     scores: Vec::new(),
                 });
                 self.steps.len() - 1
@@ -311,16 +344,24 @@ impl Sampler {
     }
 
     /// Enqueues what was encoded.
-    fn launch(&mut self, slot: usize, logits: Tensor, sampled: u64) -> Result<()> {
+    fn launch(
+        &mut self,
+        slot: usize,
+        logits: Tensor,
+        hidden: Option<HiddenRows<'_>>,
+        sampled: u64,
+    ) -> Result<()> {
         let count = self.encoder.draws.len();
         if count == 0 {
             return Ok(());
         }
         let draws = count * size_of::<DrawWords>();
         let bytes = (draws + self.encoder.pool.len() * 4).next_multiple_of(16);
-        let results = count * size_of::<ResultWords>();
-        let tops = self.encoder.tops as usize * size_of::<TopWords>();
-        self.make_room(slot, bytes, results + tops)?;
+        self.encoder.notes.tops = self.encoder.tops;
+        let places = Places::of(count, self.encoder.tops as usize);
+        let results = places.lists + self.encoder.listed as usize * size_of::<CandidateWords>();
+        self.make_room(slot, bytes, results)?;
+        self.make_floats(slot, self.encoder.floats as usize * 4)?;
         let slot = &mut self.ring[slot];
         let staging = slot.staging.slice_mut();
         staging[..draws].copy_from_slice(bytemuck::cast_slice(&self.encoder.draws));
@@ -341,9 +382,15 @@ impl Sampler {
             draws: slot.device.address(),
             pool: slot.device.address() + draws as u64,
             results: slot.results.address(),
-            tops: slot.results.address() + results as u64,
+            tops: slot.results.address() + places.tops as u64,
             sampled,
             scratch: self.scratch.as_ref().map_or(0, Buffer::address),
+            lists: slot.results.address() + places.lists as u64,
+            floats: slot.floats.as_ref().map_or(0, Pinned::address),
+            hidden: hidden.map_or(0, |h| h.rows.data),
+            hidden_stride: hidden.map_or(0, |h| h.rows.stride),
+            hidden_width: hidden.map_or(0, |h| h.width) as i32,
+            hidden_f32: i32::from(hidden.is_some_and(|h| h.dtype == CudaDtype::F32)),
             count: count as i32,
             vocab: self.limits.vocab as i32,
         };
@@ -354,6 +401,17 @@ impl Sampler {
         // The kernel itself says how large its clusters are.
         let grid = Grid::new(blocks, THREADS).shared(self.shared);
         self.sample.launch(&self.gpu, grid, &params)
+    }
+
+    /// Room for whole rows and hidden states, which few steps need.
+    fn make_floats(&mut self, slot: usize, bytes: usize) -> Result<()> {
+        let have = |slot: &Slot| slot.floats.as_ref().map_or(0, |f| f.slice().len());
+        if bytes > have(&self.ring[slot]) {
+            // Nothing that is replaced may be in use.
+            self.gpu.synchronize()?;
+            self.ring[slot].floats = Some(self.gpu.pinned(bytes.next_power_of_two())?);
+        }
+        Ok(())
     }
 
     /// Lets a slot's buffers grow. Long lists, masks and reports are rare, so this soon stops.
@@ -376,13 +434,38 @@ impl Sampler {
     }
 }
 
-/// Results of so many draws, and the pairs behind them.
-fn read(results: &Pinned, count: usize) -> (&[ResultWords], &[TopWords]) {
-    let bytes = results.slice();
-    let (results, tops) = bytes.split_at((count * size_of::<ResultWords>()).min(bytes.len()));
-    let whole = tops.len() / size_of::<TopWords>() * size_of::<TopWords>();
-    (
-        bytemuck::cast_slice(results),
-        bytemuck::cast_slice(&tops[..whole]),
-    )
+/// Offsets of what stands behind the results, bytes.
+struct Places {
+    tops: usize,
+    lists: usize,
+}
+
+impl Places {
+    fn of(draws: usize, tops: usize) -> Self {
+        let tops_at = draws * size_of::<ResultWords>();
+        let end = tops_at + tops * size_of::<TopWords>();
+        Self {
+            tops: tops_at,
+            lists: end.next_multiple_of(size_of::<CandidateWords>()),
+        }
+    }
+}
+
+/// Results of a step's draws, and what stands behind them.
+fn read<'a>(slot: &'a Slot, notes: &Notes) -> (&'a [ResultWords], Lists<'a>) {
+    let bytes = slot.results.slice();
+    let places = Places::of(notes.draws.len(), notes.tops as usize);
+    let floats = slot.floats.as_ref().map(Pinned::slice).unwrap_or_default();
+    let lists = Lists {
+        tops: words(bytes, places.tops, places.lists),
+        candidates: words(bytes, places.lists, bytes.len()),
+        floats: words(floats, 0, floats.len()),
+    };
+    (words(bytes, 0, places.tops), lists)
+}
+
+/// The whole words of a range of bytes.
+fn words<T: Pod>(bytes: &[u8], from: usize, to: usize) -> &[T] {
+    let part = bytes.get(from..to.min(bytes.len())).unwrap_or_default();
+    bytemuck::cast_slice(&part[..part.len() / size_of::<T>() * size_of::<T>()])
 }

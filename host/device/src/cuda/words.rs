@@ -121,7 +121,7 @@ struct Known {
 }
 
 /// Counts of a step with padding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Padded {
     pub tokens: u32,
     pub rows: u32,

@@ -112,18 +112,33 @@ impl<D: Device> Runner<D> {
             _ => return Err(wrong("sampled but not launched, or out of turn".to_owned())),
         };
         step.sampled = true;
+        // Histories as they stood at earlier positions of rows with drafts.
+        let mut earlier = Vec::new();
+        for task in step.samples.iter().filter(|task| task.back > 0) {
+            let history = &self.slots.get(task.slot).map_err(wrong)?.history;
+            let len = history.tokens().len().saturating_sub(task.back as usize);
+            let mut history = history.clone();
+            history.truncate(len);
+            earlier.push(history);
+        }
+        let mut earlier = earlier.iter();
         let mut draws = Vec::with_capacity(step.samples.len());
         let samples = step.samples.iter().zip(&step.logits);
         for ((task, &logits), mask) in samples.zip(masks.by_sample()) {
             let slot = self.slots.get(task.slot).map_err(wrong)?;
+            let history = match task.back {
+                0 => &slot.history,
+                _ => earlier.next().unwrap_or(&slot.history),
+            };
             draws.push(Draw {
                 logits,
                 plan: &slot.sampling,
-                history: &slot.history,
+                history,
                 random: slot.random,
                 mu: slot.mu,
                 mask,
                 top: task.top_logprobs,
+                logprobs: task.logprobs,
             });
         }
         self.device.sample(ticket, &draws)
@@ -194,7 +209,7 @@ impl<D: Device> Runner<D> {
             samples: done.samples,
             prompt_logprobs,
             exposed: done.exposed,
-            took: std::time::Duration::ZERO,
+            took: done.took,
         })
     }
 
@@ -229,7 +244,7 @@ impl<D: Device> Runner<D> {
             Input::History => {}
             Input::Known(tokens) => {
                 self.slots.check_tokens(tokens)?;
-                self.slots.get_mut(row.slot)?.history.extend(tokens);
+                self.append_known(row, tokens)?;
             }
             Input::From { ticket, sample } => self.append_from(row.slot, *ticket, *sample)?,
         }
@@ -243,6 +258,33 @@ impl<D: Device> Runner<D> {
             ));
         }
         self.slots.check_tables(row.slot, row.start + row.len)
+    }
+
+    /// Appends tokens that end at the row's end, in the place of what the history has from there on.
+    fn append_known(&mut self, row: &Row, tokens: &[TokenId]) -> std::result::Result<(), String> {
+        let end = u64::from(row.start) + u64::from(row.len);
+        let place = end.checked_sub(tokens.len() as u64);
+        if let Some((ticket, _)) = self.owing.get(&row.slot) {
+            return Err(format!(
+                "slot {}: known tokens where one of step {} is awaited",
+                row.slot.0, ticket.0
+            ));
+        }
+        let slot = self.slots.get_mut(row.slot)?;
+        let known = slot.history.tokens().len();
+        let place =
+            place.filter(|&place| place <= known as u64 && place >= u64::from(slot.prompt_len));
+        let Some(place) = place else {
+            return Err(format!(
+                "slot {}: {} known tokens up to position {end} of a history of {known}, {} of them the prompt",
+                row.slot.0,
+                tokens.len(),
+                slot.prompt_len
+            ));
+        };
+        slot.history.truncate(place as usize);
+        slot.history.extend(tokens);
+        Ok(())
     }
 
     fn append_from(
@@ -336,8 +378,15 @@ impl<D: Device> Runner<D> {
                 .rows
                 .get(task.row as usize)
                 .ok_or_else(|| format!("a sample of row {}", task.row))?;
-            self.slots.get(task.slot)?;
-            let token = r.first[task.row as usize] + row.len as usize - 1;
+            let history = self.slots.get(task.slot)?.history.tokens().len();
+            if task.back >= row.len || task.back as usize > history {
+                return Err(format!(
+                    "a sample {} positions before the last of row {}, which has {}",
+                    task.back, task.row, row.len
+                ));
+            }
+            let last = r.first[task.row as usize] + row.len as usize - 1;
+            let token = last - task.back as usize;
             // Tasks of one row share its logits.
             let logits = r
                 .sampled

@@ -91,8 +91,8 @@ fn too_large() -> GraphError {
     }
 }
 
-/// By value that owns bytes: the node after which nothing reads them; `None` for the graph's output, which stays, and
-/// for views. What is gathered stays until the last token row has been computed, so that a device may compute all token
+/// By value that owns bytes: the node after which nothing reads them; `None` for the graph's output and what its head
+/// reads, which stay, and for views. What is gathered stays until the last token row has been computed, so that a device may compute all token
 /// rows first and output rows afterwards; what a merged linear reads stays until its gate.
 fn last_uses(graph: &Graph, views: &Views) -> Vec<Option<usize>> {
     let mut ends = vec![None; graph.values.len()];
@@ -127,8 +127,9 @@ fn last_uses(graph: &Graph, views: &Views) -> Vec<Option<usize>> {
             *end = (*end).max(Some(i));
         }
     }
-    let output = views.owners[graph.output.value().index()].value;
-    ends[output.index()] = None;
+    for stays in graph.head_input().into_iter().chain([graph.output.value()]) {
+        ends[views.owners[stays.index()].value.index()] = None;
+    }
     ends
 }
 

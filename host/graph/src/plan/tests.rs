@@ -256,3 +256,28 @@ fn the_peak_is_what_one_op_needs() {
     // 30 layers of 3 heads, 64 numbers each for key and value.
     assert_eq!(plan.groups[0].bytes_per_position(2), 30 * 3 * 128 * 2);
 }
+
+/// x, then logits 64 bytes wider each: the cap would fit where x was, but x is what a guest may ask for.
+#[test]
+fn what_the_head_reads_stays() {
+    let mut b = assumed();
+    let ids = b.token_ids().unwrap();
+    let table = b.param("embed", &[32, 16]).unwrap();
+    let x = b.embedding(table, ids).unwrap();
+    let x = b.gather_outputs(x).unwrap();
+    let logits = b.linear(x, table, None, Sharding::Replicated).unwrap();
+    let half = b.scale(logits, 0.5).unwrap();
+    let capped = b.slice(half, 0, 0, 16).unwrap();
+    let capped = b.soft_cap(capped, 30.0).unwrap();
+    b.output_logits(capped).unwrap();
+    let plan = Plan::compile(b.finish(info(16)).unwrap(), &PlanOptions::new(4)).unwrap();
+    assert_eq!(plan.graph.head_input(), Some(x));
+    let span = |v| {
+        let p = plan.placement(v);
+        p.base..p.base + p.row_stride
+    };
+    for v in [logits, half, capped] {
+        let (a, b) = (span(x), span(v));
+        assert!(a.end <= b.start || b.end <= a.start, "{a:?} {b:?}");
+    }
+}

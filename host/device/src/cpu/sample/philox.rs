@@ -16,6 +16,8 @@ pub enum Purpose {
     Token = 0,
     /// Whether an XTC stage applies: the n-th one of a plan takes word 0 of quad n.
     Xtc = 1,
+    /// The number that a guest is given with a row: word 0 of quad 0.
+    Guest = 8,
 }
 
 /// The ten rounds.

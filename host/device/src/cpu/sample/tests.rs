@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use guesthouse_engine::{RandomKey, SamplingPlan};
+use guesthouse_engine::{LogprobsMode, RandomKey, SamplingPlan};
 
 use super::philox::{Purpose, philox4x32_10, uniform, words};
 use super::*;
@@ -69,6 +69,7 @@ fn drawn<'a>(plan: &'a SamplingPlan, history: &'a History, seed: u64) -> Draw<'a
         mu: None,
         mask: None,
         top: 4,
+        logprobs: LogprobsMode::Raw,
     }
 }
 

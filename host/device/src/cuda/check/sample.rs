@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use guesthouse_engine::{
-    Draw as DrawKind, RandomKey, SampleOutcome, Sampled, SamplingPlan, Stage, Ticket,
+    Draw as DrawKind, LogprobsMode, RandomKey, SampleOutcome, Sampled, SamplingPlan, Stage, Ticket,
 };
 
 use super::KernelReport;
@@ -19,6 +19,7 @@ use crate::device::{Draw, Score};
 use crate::error::Result;
 use crate::history::{Counting, History};
 
+mod hand;
 mod stages;
 
 const NAME: &str = "sample";
@@ -88,6 +89,7 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
         }
     }
     report(failures(gpu)?);
+    hand::check(gpu, report)?;
     timed(gpu, report)
 }
 
@@ -226,6 +228,7 @@ fn one(gpu: &Arc<Gpu>, case: Case, name: &str, plans: Vec<SamplingPlan>) -> Resu
             mu: (i % 2 == 1).then_some(3.5),
             mask: (i % 2 == 1).then_some(mask.as_slice()),
             top: [0, 5, 64, 300][i % 4],
+            logprobs: [LogprobsMode::Raw, LogprobsMode::Processed][i / 4 % 2],
         })
         .collect();
     let scores: Vec<Score> = (0..ROWS)
@@ -238,7 +241,7 @@ fn one(gpu: &Arc<Gpu>, case: Case, name: &str, plans: Vec<SamplingPlan>) -> Resu
     let mut sampler = sampler(gpu, dtype, vocab, draws.len(), sharing)?;
     let logits = tensor(&buffer, vocab);
     sampler.score(Ticket(1), logits, &scores)?;
-    sampler.sample(Ticket(1), logits, &draws)?;
+    sampler.sample(Ticket(1), logits, None, &draws)?;
     gpu.synchronize()?;
     let (outcomes, scored) = sampler.finish(Ticket(1))?;
 
@@ -328,10 +331,11 @@ fn failures(gpu: &Arc<Gpu>) -> Result<KernelReport> {
             mu: None,
             mask: None,
             top: 0,
+            logprobs: LogprobsMode::Raw,
         })
         .collect();
     let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, draws.len(), Sharing::Best)?;
-    sampler.sample(Ticket(1), tensor(&buffer, VOCAB), &draws)?;
+    sampler.sample(Ticket(1), tensor(&buffer, VOCAB), None, &draws)?;
     gpu.synchronize()?;
     let (outcomes, _) = sampler.finish(Ticket(1))?;
     let mut work = Work::default();
@@ -391,12 +395,13 @@ fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
                     mu: None,
                     mask: None,
                     top: 0,
+                    logprobs: LogprobsMode::Raw,
                 })
                 .collect();
             let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, rows, Sharing::Best)?;
             sampler.ready()?;
             let seconds = timer.time(|| {
-                sampler.sample(Ticket(1), tensor(&buffer, VOCAB), &draws)?;
+                sampler.sample(Ticket(1), tensor(&buffer, VOCAB), None, &draws)?;
                 gpu.synchronize()?;
                 sampler.finish(Ticket(1)).map(drop)
             })?;

@@ -1,12 +1,14 @@
 //! Draws as the kernel reads them: `Draw` and `Op` of `kernels/sample/draw.cu`.
 
 use bytemuck::{Pod, Zeroable};
-use guesthouse_engine::{Draw as DrawKind, Stage, TokenId};
+use guesthouse_engine::{Draw as DrawKind, Hidden, LogprobsMode, Stage, TokenId};
 
 use crate::cpu::sample::mirostat::Mirostat;
 use crate::cpu::sample::refusal::{TWO_MIROSTATS, refusal};
 use crate::cpu::sample::watermark::Green;
-use crate::cpu::sample::{position_of, stage_name, xtc_applies};
+use crate::cpu::sample::{
+    MOST_CANDIDATES, NO_HIDDEN, TOO_MANY_ROWS, guest_uniform, position_of, stage_name, xtc_applies,
+};
 use crate::device::{Draw, Score};
 
 #[cfg(test)]
@@ -17,7 +19,18 @@ mod kind {
     pub(super) const GREEDY: u32 = 0;
     pub(super) const SAMPLE: u32 = 1;
     pub(super) const TARGET: u32 = 2;
+    pub(super) const CANDIDATES: u32 = 3;
+    pub(super) const ROW: u32 = 4;
 }
+
+/// `Report` of the kernel.
+mod report {
+    pub(super) const RAW: u32 = 0;
+    pub(super) const PROCESSED: u32 = 1;
+}
+
+/// Most whole rows of one step: each takes two vocabularies of page-locked memory, in every step under way.
+const MOST_ROWS: u32 = 64;
 
 /// `Code` of the kernel.
 mod code {
@@ -62,6 +75,48 @@ pub(super) struct DrawWords {
     pub top_at: u32,
     pub target: i32,
     pub unused: [u32; 4],
+    pub report: u32,
+    pub candidates: u32,
+    /// First candidate.
+    pub list_at: u32,
+    /// Offsets in floats.
+    pub row_at: u32,
+    pub raw_at: u32,
+    /// -1 is none.
+    pub hidden_at: i32,
+    pub hidden_row: i32,
+    pub padding: u32,
+}
+
+/// What a guest is handed, and where the kernel leaves it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Hand {
+    /// Nothing: a token is drawn.
+    Token,
+    /// Candidates from this one on.
+    Candidates { list_at: u32, about: About },
+    /// Offsets of the row, and of the raw one where it may differ.
+    Row {
+        row_at: u32,
+        raw_at: Option<u32>,
+        about: About,
+    },
+}
+
+/// What comes with candidates and rows alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct About {
+    pub uniform: f32,
+    pub hidden_at: Option<u32>,
+}
+
+/// The rows that draws are made from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Widths {
+    /// Elements of a row of logits.
+    pub vocab: u32,
+    /// Elements of a hidden state; 0 where the model has none.
+    pub hidden: u32,
 }
 
 /// What the host keeps of a draw until its result is there.
@@ -78,6 +133,7 @@ pub(super) struct Note {
     pub refused: Option<u32>,
     /// State of its mirostat stage before the token.
     pub mirostat: Option<Mirostat>,
+    pub hand: Hand,
 }
 
 /// Notes of one step.
@@ -86,6 +142,8 @@ pub(super) struct Notes {
     pub draws: Vec<Note>,
     pub stages: Vec<&'static str>,
     pub refusals: Vec<String>,
+    /// Pairs of best tokens over all draws.
+    pub tops: u32,
 }
 
 /// One step's draws. Kept from step to step, so that nothing is allocated.
@@ -97,10 +155,15 @@ pub(super) struct Encoder {
     pub notes: Notes,
     /// Pairs of best tokens over all draws.
     pub tops: u32,
+    /// Candidates over all draws.
+    pub listed: u32,
+    /// Floats of rows and hidden states over all draws.
+    pub floats: u32,
+    rows: u32,
     ops: Vec<[u32; 4]>,
     sorted: Vec<TokenId>,
     pairs: Vec<(TokenId, f32)>,
-    vocab: u32,
+    widths: Widths,
 }
 
 /// What one draw's stages leave for its note.
@@ -118,14 +181,15 @@ const HEATS: u32 = 16;
 
 impl Encoder {
     /// Begins a step.
-    pub(super) fn begin(&mut self, vocab: u32) {
+    pub(super) fn begin(&mut self, widths: Widths) {
         self.draws.clear();
         self.pool.clear();
         self.notes.draws.clear();
         self.notes.stages.clear();
         self.notes.refusals.clear();
-        self.tops = 0;
-        self.vocab = vocab;
+        self.notes.tops = 0;
+        (self.tops, self.listed, self.floats, self.rows) = (0, 0, 0, 0);
+        self.widths = widths;
     }
 
     /// Appends a prompt token to be scored by row `row`.
@@ -138,8 +202,8 @@ impl Encoder {
         self.push(words, 0);
     }
 
-    /// Appends a draw.
-    pub(super) fn draw(&mut self, draw: &Draw<'_>) {
+    /// Appends a draw, whose hidden state is in row `hidden_row`.
+    pub(super) fn draw(&mut self, draw: &Draw<'_>, hidden_row: usize) {
         self.ops.clear();
         let first_stage = self.notes.stages.len() as u32;
         let mut told = Told {
@@ -160,7 +224,7 @@ impl Encoder {
         }
         let mask = draw.mask.map_or(-1, |mask| {
             let at = self.pool.len();
-            let words = self.vocab.div_ceil(32) as usize;
+            let words = self.widths.vocab.div_ceil(32) as usize;
             let given = mask.len().min(words);
             self.pool.extend_from_slice(&mask[..given]);
             self.pool.resize(at + words, 0);
@@ -169,27 +233,34 @@ impl Encoder {
         self.pool.resize(self.pool.len().next_multiple_of(4), 0);
         let ops = self.pool.len() as u32;
         self.pool.extend_from_slice(self.ops.as_flattened());
-        let position = draw.history.tokens().len();
         let words = DrawWords {
             kind: match draw.plan.draw {
                 DrawKind::Greedy => kind::GREEDY,
                 DrawKind::Sample => kind::SAMPLE,
-                DrawKind::Candidates(_) | DrawKind::Row(_) => {
-                    told.refused = Some("this device hands no candidates to guests".to_owned());
-                    kind::GREEDY
-                }
+                DrawKind::Candidates(_) => kind::CANDIDATES,
+                DrawKind::Row(_) => kind::ROW,
+            },
+            report: match draw.logprobs {
+                LogprobsMode::Raw => report::RAW,
+                LogprobsMode::Processed => report::PROCESSED,
             },
             seed_low: draw.random.seed as u32,
             seed_high: (draw.random.seed >> 32) as u32,
             lineage: draw.random.lineage,
-            position: u32::try_from(position).unwrap_or(u32::MAX),
+            position: position_of(draw.history),
             ops,
             op_count: self.ops.len() as u32,
             mask,
             ..self.blank(draw.logits, draw.top)
         };
+        let (words, hand) = self.hand(words, draw, hidden_row).unwrap_or_else(|why| {
+            told.refused.get_or_insert_with(|| why.to_owned());
+            let kind = kind::GREEDY;
+            (DrawWords { kind, ..words }, Hand::Token)
+        });
         self.push(words, first_stage);
         if let Some(last) = self.notes.draws.last_mut() {
+            last.hand = hand;
             last.bad_temperature = told.bad_temperature;
             last.mirostat = told.mirostat;
             if let Some(reason) = told.refused {
@@ -199,12 +270,68 @@ impl Encoder {
         }
     }
 
+    /// Room for what a guest is handed, or why it cannot be.
+    fn hand(
+        &mut self,
+        mut words: DrawWords,
+        draw: &Draw<'_>,
+        hidden_row: usize,
+    ) -> Result<(DrawWords, Hand), &'static str> {
+        let Some(asked) = draw.plan.draw.asked() else {
+            return Ok((words, Hand::Token));
+        };
+        let shown = asked.hidden == Hidden::Shown;
+        self.rows += u32::from(words.kind == kind::ROW);
+        if shown && self.widths.hidden == 0 {
+            return Err(NO_HIDDEN);
+        }
+        if self.rows > MOST_ROWS {
+            return Err(TOO_MANY_ROWS);
+        }
+        let hidden_at = shown.then(|| self.take_floats(self.widths.hidden));
+        (words.hidden_at, words.hidden_row) = match hidden_at {
+            Some(at) => (at as i32, hidden_row as i32),
+            None => (-1, 0),
+        };
+        let about = About {
+            uniform: guest_uniform(draw),
+            hidden_at,
+        };
+        let hand = if words.kind == kind::ROW {
+            words.row_at = self.take_floats(self.widths.vocab);
+            let raw_at = (words.op_count > 0).then(|| self.take_floats(self.widths.vocab));
+            words.raw_at = raw_at.unwrap_or_default();
+            Hand::Row {
+                row_at: words.row_at,
+                raw_at,
+                about,
+            }
+        } else {
+            words.candidates = asked.candidates.min(MOST_CANDIDATES).min(self.widths.vocab);
+            words.list_at = self.listed;
+            self.listed += words.candidates;
+            Hand::Candidates {
+                list_at: words.list_at,
+                about,
+            }
+        };
+        Ok((words, hand))
+    }
+
+    /// Begins at a multiple of 16 bytes.
+    fn take_floats(&mut self, count: u32) -> u32 {
+        let at = self.floats;
+        self.floats += count.next_multiple_of(4);
+        at
+    }
+
     fn blank(&self, row: usize, top: u32) -> DrawWords {
         DrawWords {
             row: row as i32,
             mask: -1,
-            top: top.min(self.vocab),
+            top: top.min(self.widths.vocab),
             top_at: self.tops,
+            hidden_at: -1,
             ..DrawWords::zeroed()
         }
     }
@@ -219,6 +346,7 @@ impl Encoder {
             bad_temperature: f32::NAN,
             refused: None,
             mirostat: None,
+            hand: Hand::Token,
         });
     }
 

@@ -24,6 +24,7 @@ fn note(top: u32) -> Note {
         bad_temperature: -1.0,
         refused: None,
         mirostat: None,
+        hand: Hand::Token,
     }
 }
 
@@ -52,8 +53,15 @@ fn failures_say_what_the_cpu_says() {
         draws: vec![note(0)],
         stages: vec!["banned tokens", "top-p"],
         refusals: Vec::new(),
+        tops: 0,
     };
-    let why = |failure| match outcome(&result(failure, 0), &[], &note(0), &notes) {
+    let why = |failure| match outcome(
+        &result(failure, 0),
+        Lists::default(),
+        &note(0),
+        &notes,
+        Widths::default(),
+    ) {
         SampleOutcome::Failed(why) => why,
         other => panic!("{other:?}"),
     };
@@ -76,7 +84,13 @@ fn refusals_and_mirostat_states() {
         ..note(0)
     };
     for failure in [0, 3] {
-        let got = outcome(&result(failure, 0), &[], &refused, &notes);
+        let got = outcome(
+            &result(failure, 0),
+            Lists::default(),
+            &refused,
+            &notes,
+            Widths::default(),
+        );
         assert_eq!(got, SampleOutcome::Failed("no such stage".to_owned()));
     }
     let state = Mirostat {
@@ -94,4 +108,65 @@ fn refusals_and_mirostat_states() {
     };
     // Two bits too surprising: the bound falls by half of that.
     assert_eq!(sampled(&words, &[], &noted).mu, Some(5.0));
+}
+
+#[test]
+fn handed_rows_are_read_from_their_places() {
+    let floats: Vec<f32> = (0..40).map(|i| i as f32).collect();
+    let list = [0, 1, 2, 3].map(|i| CandidateWords {
+        token: 10 + i,
+        logit: 9.0 - i as f32,
+        reported: 5.0 - i as f32,
+        rank: 3 * i,
+    });
+    let lists = Lists {
+        tops: &[],
+        candidates: &list,
+        floats: &floats,
+    };
+    let widths = Widths {
+        vocab: 5,
+        hidden: 2,
+    };
+    let about = |hidden_at| About {
+        uniform: 0.25,
+        hidden_at,
+    };
+    let of = |hand| {
+        let result = ResultWords {
+            listed: 2,
+            log_sum_exp: 4.5,
+            entropy: 0.5,
+            ..result(0, 0)
+        };
+        let note = Note { hand, ..note(0) };
+        outcome(&result, lists, &note, &Notes::default(), widths)
+    };
+    let SampleOutcome::Candidates(c) = of(Hand::Candidates {
+        list_at: 1,
+        about: about(Some(8)),
+    }) else {
+        panic!("no candidates");
+    };
+    assert_eq!((c.tokens, c.logits), (vec![11, 12], vec![8.0, 7.0]));
+    // max 2 and a sum of e.
+    assert_eq!((c.logprobs, c.ranks), (vec![1.0, 0.0], vec![3, 6]));
+    assert_eq!((c.log_sum_exp, c.entropy, c.uniform), (4.5, 0.5, 0.25));
+    assert_eq!(c.hidden, [8.0, 9.0]);
+    let SampleOutcome::Row(r) = of(Hand::Row {
+        row_at: 20,
+        raw_at: Some(32),
+        about: about(None),
+    }) else {
+        panic!("no row");
+    };
+    assert_eq!(r.logits, [20.0, 21.0, 22.0, 23.0, 24.0]);
+    assert_eq!(r.raw, Some(vec![32.0, 33.0, 34.0, 35.0, 36.0]));
+    assert!(r.hidden.is_empty());
+    let same = of(Hand::Row {
+        row_at: 0,
+        raw_at: Some(0),
+        about: about(None),
+    });
+    assert!(matches!(same, SampleOutcome::Row(r) if r.raw.is_none()));
 }

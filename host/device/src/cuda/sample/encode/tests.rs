@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use guesthouse_engine::{Dry, RandomKey, SamplingPlan, Watermark};
+use guesthouse_engine::{Asked, Branching, Dry, LogprobsMode, RandomKey, SamplingPlan, Watermark};
 
 use super::*;
 use crate::history::{Counting, History};
@@ -11,20 +11,27 @@ fn encoded(stages: Vec<Stage>, history: &History, mask: Option<&[u32]>) -> Encod
         draw: DrawKind::Sample,
     };
     let mut encoder = Encoder::default();
-    encoder.begin(70);
+    encoder.begin(Widths {
+        vocab: 70,
+        hidden: 6,
+    });
     for top in [0, 100] {
-        encoder.draw(&Draw {
-            logits: 3,
-            plan: &plan,
-            history,
-            random: RandomKey {
-                seed: 0x1111_2222_3333_4444,
-                lineage: 9,
+        encoder.draw(
+            &Draw {
+                logits: 3,
+                plan: &plan,
+                history,
+                random: RandomKey {
+                    seed: 0x1111_2222_3333_4444,
+                    lineage: 9,
+                },
+                mu: None,
+                mask,
+                top,
+                logprobs: LogprobsMode::Raw,
             },
-            mu: None,
-            mask,
-            top,
-        });
+            3,
+        );
     }
     encoder
 }
@@ -200,4 +207,59 @@ fn what_cannot_be_applied_is_refused() {
         assert_eq!((refused, e.draws[0].op_count as usize), (Some(0), ops));
         assert_eq!(e.notes.refusals.len(), 2);
     }
+}
+
+#[test]
+fn what_guests_are_handed_has_room() {
+    let history = History::new(&[1, 2, 3], 2, Counting::Off);
+    let mut encoder = Encoder::default();
+    encoder.begin(Widths {
+        vocab: 70,
+        hidden: 6,
+    });
+    let asked = |candidates, hidden| Asked {
+        candidates,
+        branching: Branching::Choices,
+        hidden,
+    };
+    let mut add = |draw, stages: &[Stage]| {
+        let plan = SamplingPlan {
+            stages: stages.to_vec(),
+            draw,
+        };
+        let draw = Draw {
+            logits: 1,
+            plan: &plan,
+            history: &history,
+            random: RandomKey {
+                seed: 0,
+                lineage: 0,
+            },
+            mu: None,
+            mask: None,
+            top: 0,
+            logprobs: LogprobsMode::Processed,
+        };
+        encoder.draw(&draw, 5);
+    };
+    let heat = [Stage::Temperature(2.0)];
+    add(DrawKind::Candidates(asked(8, Hidden::Shown)), &heat);
+    add(DrawKind::Candidates(asked(5000, Hidden::Kept)), &[]);
+    add(DrawKind::Row(asked(1, Hidden::Kept)), &heat);
+    for _ in 0..64 {
+        add(DrawKind::Row(asked(1, Hidden::Shown)), &[]);
+    }
+    let d = &encoder.draws;
+    assert_eq!((d[0].kind, d[0].candidates, d[0].list_at), (3, 8, 0));
+    assert_eq!((d[0].hidden_at, d[0].hidden_row, d[0].report), (0, 5, 1));
+    assert_eq!((d[1].candidates, d[1].list_at, d[1].hidden_at), (70, 8, -1));
+    // A hidden state of 6 takes 8 floats, a row of 70 takes 72.
+    assert_eq!((d[2].kind, d[2].row_at, d[2].raw_at), (4, 8, 80));
+    assert_eq!((d[3].hidden_at, d[3].row_at), (152, 160));
+    assert_eq!(encoder.listed, 78);
+    assert_eq!(encoder.floats, 8 + 2 * 72 + 63 * 80);
+    let notes = &encoder.notes.draws;
+    assert!(matches!(notes[3].hand, Hand::Row { raw_at: None, .. }));
+    assert_eq!((notes[66].hand, notes[66].refused), (Hand::Token, Some(0)));
+    assert_eq!(encoder.notes.refusals, [TOO_MANY_ROWS]);
 }
