@@ -187,6 +187,7 @@ impl Target {
                     block_size: options.block_size.unwrap_or(sizes.block_size),
                     max_step_tokens: self.step_tokens(options),
                     max_slots: options.max_num_seqs,
+                    drafts: options.generation.drafts,
                     max_len,
                     graphs: options.graphs,
                     numerics: options.numerics,
