@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use guesthouse_engine::{RandomKey, SamplingPlan, TokenId};
+use guesthouse_engine::{LogprobsMode, RandomKey, SamplingPlan, TokenId};
 
 use super::sample::EncoderBench;
 use crate::device::Draw;
@@ -43,6 +43,7 @@ pub fn time_rows(rows: Rows<'_>) -> f64 {
                 mu: None,
                 mask: None,
                 top: 0,
+                logprobs: LogprobsMode::Raw,
             });
             encoder.encode(rows.vocab, draws);
             for (i, history) in histories.iter_mut().enumerate() {
