@@ -476,9 +476,9 @@ pub(super) struct EncoderBench(Encoder);
 
 impl EncoderBench {
     pub(super) fn encode<'a>(&mut self, vocab: u32, draws: impl Iterator<Item = Draw<'a>>) {
-        self.0.begin(vocab);
+        self.0.begin(Widths { vocab, hidden: 0 });
         for draw in draws {
-            self.0.draw(&draw);
+            self.0.draw(&draw, 0);
         }
         std::hint::black_box(&self.0.draws);
     }
