@@ -1,13 +1,16 @@
 //! A sampler guest that does whatever its request says.
+//!
+//! `step:X`, `search:X` and `logits:X` plan the draw of that name and do X in each later call.
 
 wit_bindgen::generate!({
     path: ["../../../wit/common", "../../../wit/sampling"],
-    world: "guesthouse:sampling/sampler-guest",
+    world: "guesthouse:sampling/step-sampler-guest",
     generate_all,
 });
 
 #[path = "../../misbehave.rs"]
 mod misbehave;
+mod stepping;
 
 use exports::guesthouse::sampling::plan::{
     Asked, Draw, Grammar, Guest, GuestSampler, MinTokens, ModelFacts, Penalties, Sampler,
@@ -15,7 +18,7 @@ use exports::guesthouse::sampling::plan::{
 };
 use guesthouse::common::types::{Attr, AttrValue, Error};
 
-struct Hostile;
+pub(crate) struct Hostile;
 
 fn asked(candidates: u32) -> Asked {
     Asked {
@@ -25,9 +28,9 @@ fn asked(candidates: u32) -> Asked {
     }
 }
 
-struct Hold {
-    request: String,
-    vocab: u32,
+pub(crate) struct Hold {
+    pub(crate) request: String,
+    pub(crate) vocab: u32,
 }
 
 impl Guest for Hostile {
@@ -108,6 +111,25 @@ impl GuestSampler for Hold {
                 vec![]
             }
             "logits" => {
+                draw = Draw::Logits(asked(1));
+                vec![]
+            }
+            "no-candidates" => {
+                draw = Draw::Step(asked(0));
+                vec![]
+            }
+            request if request.starts_with("step:") => {
+                draw = Draw::Step(asked(4));
+                vec![]
+            }
+            request if request.starts_with("search:") => {
+                draw = Draw::Step(Asked {
+                    search: true,
+                    ..asked(4)
+                });
+                vec![]
+            }
+            request if request.starts_with("logits:") => {
                 draw = Draw::Logits(asked(1));
                 vec![]
             }
