@@ -1,6 +1,8 @@
 //! The guests that are part of this binary.
 
-use crate::Role;
+use sha2::{Digest as _, Sha256};
+
+use crate::{ModuleDigest, Role};
 
 /// An embedded module.
 #[derive(Clone, Copy, Debug)]
@@ -20,4 +22,9 @@ include!(concat!(env!("OUT_DIR"), "/builtin.rs"));
 pub fn find(role: Role, name: &str) -> Option<&'static Builtin> {
     ALL.iter()
         .find(|builtin| builtin.role == role && builtin.name == name)
+}
+
+/// SHA-256 of a module's bytes.
+pub(crate) fn digest(builtin: &Builtin) -> ModuleDigest {
+    ModuleDigest(Sha256::digest(builtin.bytes).into())
 }

@@ -147,7 +147,7 @@ fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
 }
 
 /// Hex of the engine's compatibility hash, stable over processes.
-fn compatibility(engine: &Engine) -> String {
+pub(crate) fn compatibility(engine: &Engine) -> String {
     struct Feed(Sha256);
     impl Hasher for Feed {
         fn write(&mut self, bytes: &[u8]) {

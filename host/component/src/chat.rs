@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use wasmtime::Store;
 use wasmtime::component::ResourceAny;
 
@@ -10,6 +11,7 @@ use crate::bindings::chat::exports::guesthouse::chat::{parsing, template};
 use crate::bindings::chat::{ChatGuest, ChatGuestPre};
 use crate::block_on::block_on;
 use crate::meter::metered;
+use crate::record::{Recording, encode};
 use crate::runtime::Slot;
 use crate::store::{self, AtTick, State, StoreSpec};
 use crate::{CallContext, ComponentError, Module};
@@ -95,6 +97,8 @@ pub struct ChatSession {
     module: Arc<Module>,
     /// Ids that `render` may return as control tokens, sorted.
     controls: Vec<u32>,
+    /// Where calls are recorded.
+    recording: Option<Recording>,
     /// Taken out while a call runs.
     live: Option<Box<Live>>,
 }
@@ -150,6 +154,7 @@ impl ChatModule {
             budget: &runtime.budget,
             context: CallContext::new("", 0),
             at_tick: AtTick::Yield,
+            clock: runtime.config.clock,
         };
         let mut store = store::store(&runtime.engine, spec);
         let _ticking = runtime.ticker.enter();
@@ -193,31 +198,17 @@ impl ChatModule {
         let mut session = ChatSession {
             module: Arc::clone(&self.module),
             controls: Vec::new(),
+            recording: None,
             live: None,
         };
         let live = self.instantiate(slot, context).await?;
+        let state = live.store.data();
+        session.recording = Recording::of(&state.context, &state.log, &self.module);
         session.live = Some(Box::new(live));
-        session.controls = controls.iter().map(|(id, _)| *id).collect();
-        session.controls.sort_unstable();
-        let files: Vec<_> = files
-            .into_iter()
-            .map(|(name, content)| template::File { name, content })
-            .collect();
-        let controls: Vec<_> = controls
-            .into_iter()
-            .map(|(id, literal)| template::ControlToken { id, literal })
-            .collect();
-        let made = call!(session, "template.create", |live, store| live
-            .guest
-            .guesthouse_chat_template()
-            .template()
-            .call_create(store, &files, &controls));
-        let made =
-            made.map_err(|error| guest_error(&self.module.name, "template.create", error))?;
-        if let Some(live) = &mut session.live {
-            live.template = Some(made);
-        }
-        Ok(session)
+        let input = session.input(|| encode::open(&files, &controls));
+        let made = session.create(files, controls).await;
+        session.record("template.create", input, &made, |()| Value::Null);
+        made.map(|()| session)
     }
 
     async fn instantiate(&self, slot: Slot, context: CallContext) -> Result<Live, ComponentError> {
@@ -228,6 +219,7 @@ impl ChatModule {
             budget: &runtime.budget,
             context,
             at_tick: AtTick::Yield,
+            clock: runtime.config.clock,
         };
         let mut store = store::store(&runtime.engine, spec);
         let _ticking = runtime.ticker.enter();
@@ -247,6 +239,51 @@ impl ChatModule {
 }
 
 impl ChatSession {
+    /// What goes into a call, where calls are recorded.
+    fn input(&self, encode: impl FnOnce() -> Value) -> Option<Value> {
+        self.recording.as_ref().map(|_| encode())
+    }
+
+    fn record<T>(
+        &self,
+        function: &'static str,
+        input: Option<Value>,
+        answer: &Result<T, ComponentError>,
+        encode: impl FnOnce(&T) -> Value,
+    ) {
+        if let (Some(recording), Some(input)) = (&self.recording, input) {
+            recording.call(function, input, answer, encode);
+        }
+    }
+
+    async fn create(
+        &mut self,
+        files: Vec<(String, String)>,
+        controls: Vec<(u32, String)>,
+    ) -> Result<(), ComponentError> {
+        self.controls = controls.iter().map(|(id, _)| *id).collect();
+        self.controls.sort_unstable();
+        let files: Vec<_> = files
+            .into_iter()
+            .map(|(name, content)| template::File { name, content })
+            .collect();
+        let controls: Vec<_> = controls
+            .into_iter()
+            .map(|(id, literal)| template::ControlToken { id, literal })
+            .collect();
+        let made = call!(self, "template.create", |live, store| live
+            .guest
+            .guesthouse_chat_template()
+            .template()
+            .call_create(store, &files, &controls));
+        let made =
+            made.map_err(|error| guest_error(&self.module.name, "template.create", error))?;
+        if let Some(live) = &mut self.live {
+            live.template = Some(made);
+        }
+        Ok(())
+    }
+
     fn take(&mut self, function: &'static str) -> Result<Box<Live>, ComponentError> {
         self.live.take().ok_or_else(|| ComponentError::Ended {
             module: self.module.name.to_string(),
@@ -276,6 +313,18 @@ impl ChatSession {
     /// [`ComponentError::Guest`] for a conversation the template refuses; a trap, limit or time-out of the guest; a
     /// segment that is not of this tokenizer.
     pub async fn render(
+        &mut self,
+        conversation: Conversation,
+    ) -> Result<Vec<Segment>, ComponentError> {
+        let input = self.input(|| encode::conversation(&conversation));
+        let answer = self.render_call(conversation).await;
+        self.record("template.render", input, &answer, |segments| {
+            encode::segments(segments)
+        });
+        answer
+    }
+
+    async fn render_call(
         &mut self,
         conversation: Conversation,
     ) -> Result<Vec<Segment>, ComponentError> {
@@ -317,6 +366,15 @@ impl ChatSession {
     /// # Errors
     /// A trap, limit or time-out of the guest.
     pub async fn stop_strings(&mut self) -> Result<Vec<String>, ComponentError> {
+        let input = self.input(|| Value::Null);
+        let answer = self.stop_strings_call().await;
+        self.record("template.stop-strings", input, &answer, |strings| {
+            json!(strings)
+        });
+        answer
+    }
+
+    async fn stop_strings_call(&mut self) -> Result<Vec<String>, ComponentError> {
         let template = self.template("template.stop-strings")?;
         Ok(call!(self, "template.stop-strings", |live, store| live
             .guest
@@ -330,6 +388,15 @@ impl ChatSession {
     /// # Errors
     /// A trap, limit or time-out of the guest.
     pub async fn visible_controls(&mut self) -> Result<Vec<u32>, ComponentError> {
+        let input = self.input(|| Value::Null);
+        let answer = self.visible_controls_call().await;
+        self.record("template.visible-controls", input, &answer, |ids| {
+            json!(ids)
+        });
+        answer
+    }
+
+    async fn visible_controls_call(&mut self) -> Result<Vec<u32>, ComponentError> {
         let template = self.template("template.visible-controls")?;
         Ok(call!(self, "template.visible-controls", |live, store| live
             .guest
@@ -343,6 +410,16 @@ impl ChatSession {
     /// # Errors
     /// As [`ChatSession::render`].
     pub async fn parser(&mut self, conversation: Conversation) -> Result<ParserId, ComponentError> {
+        let input = self.input(|| encode::conversation(&conversation));
+        let answer = self.parser_call(conversation).await;
+        self.record("template.parser", input, &answer, |parser| json!(parser.0));
+        answer
+    }
+
+    async fn parser_call(
+        &mut self,
+        conversation: Conversation,
+    ) -> Result<ParserId, ComponentError> {
         let template = self.template("template.parser")?;
         let conversation = conversation.into();
         let answer = call!(self, "template.parser", |live, store| live
@@ -384,6 +461,19 @@ impl ChatSession {
         parser: ParserId,
         text: &str,
     ) -> Result<Vec<Delta>, ComponentError> {
+        let input = self.input(|| json!({ "parser": parser.0, "text": text }));
+        let answer = self.push_call(parser, text).await;
+        self.record("parser.push", input, &answer, |deltas| {
+            encode::deltas(deltas)
+        });
+        answer
+    }
+
+    async fn push_call(
+        &mut self,
+        parser: ParserId,
+        text: &str,
+    ) -> Result<Vec<Delta>, ComponentError> {
         let handle = self.parser_handle("parser.push", parser)?;
         let deltas = call!(self, "parser.push", |live, store| live
             .guest
@@ -398,6 +488,15 @@ impl ChatSession {
     /// # Errors
     /// As [`ChatSession::push`].
     pub async fn finish(&mut self, parser: ParserId) -> Result<Vec<Delta>, ComponentError> {
+        let input = self.input(|| json!({ "parser": parser.0 }));
+        let answer = self.finish_call(parser).await;
+        self.record("parser.finish", input, &answer, |deltas| {
+            encode::deltas(deltas)
+        });
+        answer
+    }
+
+    async fn finish_call(&mut self, parser: ParserId) -> Result<Vec<Delta>, ComponentError> {
         let handle = self.parser_handle("parser.finish", parser)?;
         let deltas = call!(self, "parser.finish", |live, store| live
             .guest

@@ -2,7 +2,7 @@
 
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use crate::{ComponentError, RuntimeConfig};
+use crate::{Clock, ComponentError, RuntimeConfig};
 
 /// Wasm frames of one call. Threads that make synchronous calls have 2 MiB, host frames included: running out of the
 /// thread's own stack would abort the process.
@@ -36,9 +36,15 @@ pub(crate) fn engine(config: &RuntimeConfig) -> Result<Engine, ComponentError> {
         .table_keep_resident(64 << 10)
         .pagemap_scan(Enabled::Auto);
     let mut wasm = Config::new();
+    match config.clock {
+        Clock::Time => wasm.epoch_interruption(true),
+        Clock::Fuel => wasm
+            .consume_fuel(true)
+            .cranelift_nan_canonicalization(true)
+            .relaxed_simd_deterministic(true),
+    };
     wasm.wasm_component_model(true)
         .concurrency_support(false)
-        .epoch_interruption(true)
         .memory_init_cow(true)
         .max_wasm_stack(WASM_STACK)
         .async_stack_size(FIBER_STACK)

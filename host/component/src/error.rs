@@ -290,6 +290,12 @@ pub enum LimitKind {
         /// Handles allowed.
         limit: usize,
     },
+    /// Instructions, where they are counted instead of time.
+    #[error("more than {limit} instructions, which stand for its time")]
+    Instructions {
+        /// Instructions allowed.
+        limit: u64,
+    },
     /// Recursion.
     #[error("the call stack is used up (unbounded recursion?)")]
     Stack,
@@ -304,6 +310,7 @@ impl LimitKind {
             Self::ProcessMemory { .. } => "limit_process_memory",
             Self::Transfer { .. } => "limit_transfer",
             Self::Handles { .. } => "limit_handles",
+            Self::Instructions { .. } => "limit_instructions",
             Self::Stack => "limit_stack",
         }
     }

@@ -125,6 +125,7 @@ impl GraphModule {
             budget: &runtime.budget,
             context: CallContext::new("load", 0),
             at_tick: AtTick::Yield,
+            clock: runtime.config.clock,
         };
         let mut store = store::store(&runtime.engine, spec);
         let ticking = runtime.ticker.enter();

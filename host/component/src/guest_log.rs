@@ -14,6 +14,17 @@ pub(crate) enum LogLevel {
     Error,
 }
 
+impl LogLevel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
 /// Bytes of the last error that are kept to explain a trap.
 const LAST_ERROR_BYTES: usize = 1024;
 
@@ -30,6 +41,8 @@ struct Quota {
     lines: u32,
     bytes: usize,
     last_error: Option<String>,
+    /// Lines since they were last taken, where somebody takes them.
+    kept: Option<Vec<String>>,
 }
 
 impl GuestLog {
@@ -38,6 +51,7 @@ impl GuestLog {
             lines: limits.log_lines,
             bytes: limits.log_bytes,
             last_error: None,
+            kept: None,
         };
         Self {
             module,
@@ -52,6 +66,19 @@ impl GuestLog {
 
     fn quota(&self) -> MutexGuard<'_, Quota> {
         self.quota.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps lines for [`GuestLog::take_lines`].
+    pub(crate) fn keep_lines(&self) {
+        self.quota().kept = Some(Vec::new());
+    }
+
+    /// The lines written since the last time, "level: text".
+    pub(crate) fn take_lines(&self) -> Vec<String> {
+        self.quota()
+            .kept
+            .as_mut()
+            .map_or_else(Vec::new, std::mem::take)
     }
 
     /// The last error line, usually a panic message.
@@ -86,6 +113,9 @@ impl GuestLog {
         quota.lines -= 1;
         quota.bytes -= text.len().max(1).min(quota.bytes);
         let text = escape(text);
+        if let Some(kept) = &mut quota.kept {
+            kept.push(format!("{}: {text}", level.name()));
+        }
         let (module, request) = (&*self.module, &*self.request);
         match level {
             LogLevel::Debug => tracing::debug!(target: "guest", module, request, "{text}"),

@@ -11,7 +11,9 @@
 //! - [`Module`]: a checked, compiled, linked guest of one [`Role`]; `precheck`, `cache`.
 //! - `store`, `meter`, `ticker`, `guest_log`: what one store may use, and the clock of its deadlines.
 //! - [`GraphModule`], [`ChatModule`], [`SamplerModule`]: the three roles.
+//! - [`Stepping`], [`SamplerThreads`]: samplers that choose tokens themselves, and the threads they run on.
 //! - `linkers`, `wasi`, `wasi_stub`: what each world may import.
+//! - [`Recorder`], [`RecordedRun`]: guest calls written down and run again.
 //! - [`builtin`]: the guests embedded in this binary.
 //!
 //! # Example
@@ -41,9 +43,11 @@ mod linkers;
 mod meter;
 mod module;
 mod precheck;
+mod record;
 mod runtime;
 mod sampling;
 mod store;
+mod threads;
 mod ticker;
 mod wasi;
 mod wasi_stub;
@@ -52,7 +56,11 @@ pub use chat::{ChatModule, ChatSession, Conversation, Delta, ParserId, Segment};
 pub use context::CallContext;
 pub use error::{ComponentError, GuestErrorKind, LimitKind};
 pub use graph::GraphModule;
-pub use limits::{Limits, PoolSizes, RuntimeConfig};
+pub use limits::{Clock, Limits, PoolSizes, RuntimeConfig};
 pub use module::{CodeSource, Module, ModuleDigest, Origin, Role};
+pub use record::{
+    Difference, RECORD_VERSION, RecordError, RecordedCall, RecordedRun, Recorder, ReplayReport,
+};
 pub use runtime::Runtime;
-pub use sampling::{ModelFacts, PlannedSampling, SamplerModule};
+pub use sampling::{Grammar, ModelFacts, PlannedSampling, SamplerModule, Stepping, Verdict};
+pub use threads::{LaneUsage, RowDraw, SamplerThreads, ThreadsConfig};

@@ -69,6 +69,17 @@ impl Limits {
             wall: Duration::from_secs(1),
         }
     }
+
+    /// For a sampler that chooses tokens itself, once its plan is made. Whole rows of a large vocabulary are 0.6 MB each.
+    #[must_use]
+    pub fn step() -> Self {
+        Self {
+            memory: 128 << 20,
+            transfer: 64 << 20,
+            cpu: Duration::from_millis(50),
+            ..Self::sampler()
+        }
+    }
 }
 
 /// How many guests of each role may be alive at once. Each place reserves 4 GiB of address space, no memory.
@@ -78,8 +89,10 @@ pub struct PoolSizes {
     pub graph: usize,
     /// Chat sessions at once; one lives as long as its request streams.
     pub chat: usize,
-    /// Sampler calls at once.
+    /// Plans made at once.
     pub sampler: usize,
+    /// Samplers that choose tokens themselves at once; one lives as long as its request.
+    pub step: usize,
 }
 
 impl Default for PoolSizes {
@@ -88,6 +101,7 @@ impl Default for PoolSizes {
             graph: 4,
             chat: 1024,
             sampler: 128,
+            step: 1024,
         }
     }
 }
@@ -95,7 +109,32 @@ impl Default for PoolSizes {
 impl PoolSizes {
     /// All places.
     pub(crate) fn total(&self) -> usize {
-        self.graph + self.chat + self.sampler
+        self.graph + self.chat + self.sampler + self.step
+    }
+}
+
+/// What ends a call that does not end itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Processor time and wall time: for serving.
+    Time,
+    /// A count of instructions; floats are computed the same on every machine, too: for recording and replay.
+    Fuel,
+}
+
+/// Instructions that stand for a nanosecond of processor time where fuel is counted.
+const FUEL_PER_NANOSECOND: u64 = 4;
+
+impl Limits {
+    /// Instructions of one call, where they are counted.
+    pub(crate) fn fuel(&self) -> u64 {
+        let nanoseconds = u64::try_from(self.cpu.as_nanos()).unwrap_or(u64::MAX);
+        nanoseconds.saturating_mul(FUEL_PER_NANOSECOND)
+    }
+
+    /// The time that so many instructions stand for.
+    pub(crate) fn cpu_of(fuel: u64) -> Duration {
+        Duration::from_nanos(fuel / FUEL_PER_NANOSECOND)
     }
 }
 
@@ -108,14 +147,18 @@ pub struct RuntimeConfig {
     pub pool: PoolSizes,
     /// Linear memory of all guests together, bytes.
     pub process_memory: usize,
+    /// What ends a call that does not end itself.
+    pub clock: Clock,
     /// How long a synchronous call may wait for a place.
     pub wait: Duration,
     /// Per graph build.
     pub graph: Limits,
     /// Per chat session.
     pub chat: Limits,
-    /// Per sampler call.
+    /// Per sampler request, until its plan is made.
     pub sampler: Limits,
+    /// Per sampler request whose guest chooses tokens itself, from its plan on.
+    pub step: Limits,
 }
 
 impl Default for RuntimeConfig {
@@ -124,10 +167,12 @@ impl Default for RuntimeConfig {
             cache_dir: None,
             pool: PoolSizes::default(),
             process_memory: 4 << 30,
+            clock: Clock::Time,
             wait: Duration::from_secs(1),
             graph: Limits::graph(),
             chat: Limits::chat(),
             sampler: Limits::sampler(),
+            step: Limits::step(),
         }
     }
 }
@@ -139,5 +184,6 @@ impl RuntimeConfig {
             .memory
             .max(self.chat.memory)
             .max(self.sampler.memory)
+            .max(self.step.memory)
     }
 }

@@ -8,9 +8,8 @@ use wasmtime::component::InstancePre;
 
 use crate::bindings::chat::ChatGuestPre;
 use crate::bindings::graph::GraphGuestPre;
-use crate::bindings::sampler::SamplerGuestPre;
-use crate::bindings::step_sampler::StepSamplerGuestPre;
 use crate::precheck::{self, Summary};
+use crate::sampling::SamplerExports;
 use crate::store::State;
 use crate::{ChatModule, ComponentError, GraphModule, Runtime, SamplerModule, cache};
 
@@ -75,7 +74,7 @@ pub enum CodeSource {
 pub(crate) enum Exports {
     Graph(GraphGuestPre<State>),
     Chat(ChatGuestPre<State>),
-    Sampler(SamplerGuestPre<State>),
+    Sampler(SamplerExports),
 }
 
 /// A loaded module. Cheap to share; each call or session gets an instance of its own.
@@ -203,7 +202,7 @@ impl Module {
     /// [`ComponentError::WrongRole`]
     pub fn sampler(self: &Arc<Self>) -> Result<SamplerModule, ComponentError> {
         match &self.exports {
-            Exports::Sampler(pre) => Ok(SamplerModule::new(Arc::clone(self), pre.clone())),
+            Exports::Sampler(exports) => Ok(SamplerModule::new(Arc::clone(self), exports.clone())),
             _ => Err(self.wrong_role(Role::Sampler)),
         }
     }
@@ -221,12 +220,6 @@ fn exports(pre: InstancePre<State>, summary: &Summary) -> wasmtime::Result<Expor
     Ok(match summary.role {
         Role::Graph => Exports::Graph(GraphGuestPre::new(pre)?),
         Role::Chat => Exports::Chat(ChatGuestPre::new(pre)?),
-        Role::Sampler => {
-            if summary.steps {
-                // Checks the types of the stepping exports; plans are made through the plan interface alone.
-                StepSamplerGuestPre::new(pre.clone())?;
-            }
-            Exports::Sampler(SamplerGuestPre::new(pre)?)
-        }
+        Role::Sampler => Exports::Sampler(SamplerExports::new(pre, summary.steps)?),
     })
 }

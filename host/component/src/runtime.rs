@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::Component;
 
 use crate::block_on::block_on_within;
-use crate::cache::Cache;
+use crate::cache::{self, Cache};
 use crate::linkers::Linkers;
 use crate::store::Budget;
 use crate::ticker::Ticker;
@@ -23,6 +23,7 @@ pub struct Runtime {
     pub(crate) graph: Slots,
     pub(crate) chat: Slots,
     pub(crate) sampler: Slots,
+    pub(crate) step: Slots,
 }
 
 impl Runtime {
@@ -46,6 +47,7 @@ impl Runtime {
             graph: Slots::new(Role::Graph, config.pool.graph),
             chat: Slots::new(Role::Chat, config.pool.chat),
             sampler: Slots::new(Role::Sampler, config.pool.sampler),
+            step: Slots::new(Role::Sampler, config.pool.step),
             config,
             engine,
         }))
@@ -63,6 +65,12 @@ impl Runtime {
         origin: Origin,
     ) -> Result<Arc<Module>, ComponentError> {
         Module::load(self, name, bytes, origin).map(Arc::new)
+    }
+
+    /// Hex of the hash of all settings of the engine that compiled code depends on.
+    #[must_use]
+    pub fn compatibility(&self) -> String {
+        cache::compatibility(&self.engine)
     }
 
     /// Linear memory and tables of all live guests, bytes.

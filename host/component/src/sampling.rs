@@ -1,16 +1,30 @@
 //! Sampler guests: one store per request, called without an executor.
+//!
+//! - [`SamplerModule::plan`], [`SamplerModule::begin`]: the plan, and what is left to call after it;
+//! - [`Stepping`]: a guest that chooses tokens itself; `answers` checks what it says;
+//! - `validate`: checks plans.
 
 use std::sync::Arc;
 
 use guesthouse_engine::SamplingPlan;
+use serde_json::Value;
+use wasmtime::Store;
+use wasmtime::component::{InstancePre, ResourceAny};
 
 use crate::answer::guest_error;
 use crate::bindings::sampler::SamplerGuestPre;
 use crate::bindings::sampler::exports::guesthouse::sampling::plan as wit;
+use crate::bindings::step_sampler::StepSamplerGuestPre;
+use crate::bindings::step_sampler::exports::guesthouse::sampling::stepping as wit_stepping;
+use crate::record::{Recording, encode};
 use crate::store::{self, AtTick, State, StoreSpec};
 use crate::{CallContext, ComponentError, Module};
 
+mod answers;
+mod stepping;
 mod validate;
+
+pub use stepping::{Stepping, Verdict};
 
 /// What a sampler may know of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,18 +50,63 @@ pub struct PlannedSampling {
     pub plan: SamplingPlan,
     /// None: the host draws one at admission.
     pub seed: Option<u64>,
+    /// What the output must follow; not checked here.
+    pub grammar: Option<Grammar>,
+}
+
+/// The grammar of a plan, as the guest wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grammar {
+    /// Name of the syntax.
+    pub syntax: String,
+    /// The grammar.
+    pub source: String,
+}
+
+/// What a sampler exports.
+#[derive(Clone)]
+pub(crate) struct SamplerExports {
+    pre: InstancePre<State>,
+    plan: wit::GuestIndices,
+    stepping: Option<wit_stepping::GuestIndices>,
+}
+
+impl SamplerExports {
+    pub(crate) fn new(pre: InstancePre<State>, steps: bool) -> wasmtime::Result<Self> {
+        // These compare the types of all exports; calls go through the interfaces alone.
+        SamplerGuestPre::new(pre.clone())?;
+        let stepping = if steps {
+            StepSamplerGuestPre::new(pre.clone())?;
+            Some(wit_stepping::GuestIndices::new(&pre)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            plan: wit::GuestIndices::new(&pre)?,
+            stepping,
+            pre,
+        })
+    }
 }
 
 /// A module as a sampler guest.
 #[derive(Clone)]
 pub struct SamplerModule {
     module: Arc<Module>,
-    pre: SamplerGuestPre<State>,
+    exports: SamplerExports,
+}
+
+/// An instance in a store of its own.
+struct Live {
+    store: Store<State>,
+    plan: wit::Guest,
+    stepping: Option<wit_stepping::Guest>,
+    recording: Option<Recording>,
 }
 
 impl SamplerModule {
-    pub(crate) fn new(module: Arc<Module>, pre: SamplerGuestPre<State>) -> Self {
-        Self { module, pre }
+    pub(crate) fn new(module: Arc<Module>, exports: SamplerExports) -> Self {
+        Self { module, exports }
     }
 
     /// The sampling plan of one request, from its sampling fields as JSON. Takes some 20 µs, so it may be called inline
@@ -63,25 +122,107 @@ impl SamplerModule {
         context: CallContext,
     ) -> Result<PlannedSampling, ComponentError> {
         let runtime = &self.module.runtime;
+        let _slot = runtime
+            .sampler
+            .acquire_within(runtime.config.wait, &self.module.name)?;
+        let mut live = self.instantiate(context)?;
+        let (plan, _) = self.planned(&mut live, request, facts)?;
+        Ok(plan)
+    }
+
+    /// As [`SamplerModule::plan`]; where the plan's draw asks the guest to choose tokens, the guest stays alive for it.
+    ///
+    /// # Errors
+    /// As [`SamplerModule::plan`].
+    pub fn begin(
+        &self,
+        request: &str,
+        facts: &ModelFacts,
+        context: CallContext,
+    ) -> Result<(PlannedSampling, Option<Stepping>), ComponentError> {
+        let runtime = &self.module.runtime;
         let slot = runtime
             .sampler
             .acquire_within(runtime.config.wait, &self.module.name)?;
+        let mut live = self.instantiate(context)?;
+        let (planned, sampler) = self.planned(&mut live, request, facts)?;
+        let Some(asked) = planned.plan.draw.asked() else {
+            return Ok((planned, None));
+        };
+        // Among the places of steps before this one is given back: the pool counts both.
+        let place = runtime
+            .step
+            .acquire_within(runtime.config.wait, &self.module.name)?;
+        drop(slot);
+        let asked = (asked, facts.vocab_size);
+        let module = Arc::clone(&self.module);
+        let stepping = Stepping::new(module, asked, live, sampler, place)?;
+        Ok((planned, Some(stepping)))
+    }
+
+    fn instantiate(&self, context: CallContext) -> Result<Live, ComponentError> {
+        let runtime = &self.module.runtime;
         let spec = StoreSpec {
             module: &self.module.name,
             limits: &runtime.config.sampler,
             budget: &runtime.budget,
             context,
             at_tick: AtTick::Continue,
+            clock: runtime.config.clock,
         };
         let mut store = store::store(&runtime.engine, spec);
-        let ticking = runtime.ticker.enter();
+        let _ticking = runtime.ticker.enter();
         store::begin(&mut store);
-        let guest = match self.pre.instantiate(&mut store) {
-            Ok(guest) => guest,
-            Err(error) => return Err(store.data_mut().failure("instantiate", error)),
+        let exports = &self.exports;
+        let load = |store: &mut Store<State>| -> wasmtime::Result<_> {
+            let instance = exports.pre.instantiate(&mut *store)?;
+            let plan = exports.plan.load(&mut *store, &instance)?;
+            let stepping = exports.stepping.as_ref();
+            let stepping = stepping.map(|indices| indices.load(&mut *store, &instance));
+            Ok((plan, stepping.transpose()?))
         };
-        let samplers = guest.guesthouse_sampling_plan().sampler();
-        let facts_in = wit::ModelFacts {
+        match load(&mut store) {
+            Ok((plan, stepping)) => Ok(Live {
+                recording: {
+                    let state = store.data();
+                    Recording::of(&state.context, &state.log, &self.module)
+                },
+                store,
+                plan,
+                stepping,
+            }),
+            Err(error) => Err(store.data_mut().failure("instantiate", error)),
+        }
+    }
+
+    /// Makes the sampler and asks it for its plan.
+    fn planned(
+        &self,
+        live: &mut Live,
+        request: &str,
+        facts: &ModelFacts,
+    ) -> Result<(PlannedSampling, ResourceAny), ComponentError> {
+        let _ticking = self.module.runtime.ticker.enter();
+        let sampler = self.create(live, request, facts);
+        if let Some(recording) = &live.recording {
+            let input = encode::create(request, facts);
+            recording.call("sampler.create", input, &sampler, |_| Value::Null);
+        }
+        let sampler = sampler?;
+        let planned = self.checked_plan(live, sampler, facts.vocab_size);
+        if let Some(recording) = &live.recording {
+            recording.call("sampler.plan", Value::Null, &planned, encode::plan);
+        }
+        Ok((planned?, sampler))
+    }
+
+    fn create(
+        &self,
+        live: &mut Live,
+        request: &str,
+        facts: &ModelFacts,
+    ) -> Result<ResourceAny, ComponentError> {
+        let facts = wit::ModelFacts {
             vocab_size: facts.vocab_size,
             stop_tokens: facts.stop_tokens.clone(),
             max_len: facts.max_len,
@@ -89,22 +230,42 @@ impl SamplerModule {
             max_tokens: facts.max_tokens,
             choices: facts.choices,
         };
-        store::begin(&mut store);
-        let sampler = match samplers.call_create(&mut store, request, &facts_in) {
+        let store = &mut live.store;
+        store::begin(store);
+        match live
+            .plan
+            .sampler()
+            .call_create(&mut *store, request, &facts)
+        {
             Ok(answer) => {
-                answer.map_err(|error| guest_error(&self.module.name, "sampler.create", error))?
+                answer.map_err(|error| guest_error(&self.module.name, "sampler.create", error))
             }
-            Err(error) => return Err(store.data_mut().failure("sampler.create", error)),
-        };
-        store::begin(&mut store);
-        let plan = match samplers.call_plan(&mut store, sampler) {
-            Ok(answer) => {
-                answer.map_err(|error| guest_error(&self.module.name, "sampler.plan", error))?
-            }
+            Err(error) => Err(store.data_mut().failure("sampler.create", error)),
+        }
+    }
+
+    fn checked_plan(
+        &self,
+        live: &mut Live,
+        sampler: ResourceAny,
+        vocab: u32,
+    ) -> Result<PlannedSampling, ComponentError> {
+        let name = &self.module.name;
+        let store = &mut live.store;
+        store::begin(store);
+        let plan = match live.plan.sampler().call_plan(&mut *store, sampler) {
+            Ok(answer) => answer.map_err(|error| guest_error(name, "sampler.plan", error))?,
             Err(error) => return Err(store.data_mut().failure("sampler.plan", error)),
         };
-        drop(store);
-        drop((ticking, slot));
-        validate::plan(&self.module.name, facts.vocab_size, plan)
+        let facts = validate::Facts {
+            module: name,
+            vocab,
+            stepping: if live.stepping.is_some() {
+                validate::Stepping::Exported
+            } else {
+                validate::Stepping::Missing
+            },
+        };
+        validate::plan(&facts, plan)
     }
 }

@@ -11,7 +11,7 @@ use wasmtime_wasi::WasiCtx;
 
 use crate::guest_log::GuestLog;
 use crate::meter::Meter;
-use crate::{CallContext, ComponentError, LimitKind, Limits};
+use crate::{CallContext, Clock, ComponentError, LimitKind, Limits};
 
 /// Memory that all stores of a runtime share.
 pub(crate) struct Budget {
@@ -115,8 +115,14 @@ pub(crate) struct State {
     pub(crate) context: CallContext,
     /// Of a graph build.
     pub(crate) builder: Option<GraphBuilder>,
+    /// See [`LongCall`].
+    pub(crate) long_call: Option<LongCall>,
+    clock: Clock,
     limits: Limits,
 }
+
+/// Told at each tick of a call but the first: the call's CPU time so far. Runs on the call's thread, inside it.
+pub(crate) type LongCall = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// Why the epoch callback ended a call.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +153,7 @@ pub(crate) struct StoreSpec<'a> {
     pub(crate) budget: &'a Arc<Budget>,
     pub(crate) context: CallContext,
     pub(crate) at_tick: AtTick,
+    pub(crate) clock: Clock,
 }
 
 /// A store with every limit set.
@@ -171,8 +178,13 @@ pub(crate) fn store(engine: &wasmtime::Engine, spec: StoreSpec<'_>) -> Store<Sta
         wasi: None,
         context: spec.context,
         builder: None,
+        long_call: None,
+        clock: spec.clock,
         limits: limits.clone(),
     };
+    if state.context.recorder.is_some() {
+        state.log.keep_lines();
+    }
     let mut store = Store::new(engine, state);
     store.limiter(|state| &mut state.memory);
     store.set_hostcall_fuel(limits.transfer);
@@ -182,10 +194,26 @@ pub(crate) fn store(engine: &wasmtime::Engine, spec: StoreSpec<'_>) -> Store<Sta
     store
 }
 
+/// Sets the limits of the calls that follow, and of all memory.
+pub(crate) fn set_limits(store: &mut Store<State>, limits: &Limits) {
+    store.set_hostcall_fuel(limits.transfer);
+    store.set_max_component_handles(limits.handles);
+    let state = store.data_mut();
+    state.memory.limit = limits.memory;
+    state.table.set_max_capacity(limits.resources);
+    state.limits = limits.clone();
+}
+
 /// Starts the clock of the next call.
 pub(crate) fn begin(store: &mut Store<State>) {
     store.set_epoch_deadline(1);
     store.data().meter.begin();
+    let state = store.data();
+    if state.clock == Clock::Fuel {
+        let fuel = state.limits.fuel();
+        // Fails only in an engine that does not count.
+        drop(store.set_fuel(fuel));
+    }
 }
 
 fn at_deadline(
@@ -193,7 +221,11 @@ fn at_deadline(
     at_tick: AtTick,
 ) -> wasmtime::Result<UpdateDeadline> {
     let state = store.data();
-    match state.meter.tick() {
+    let used = state.meter.tick();
+    if let (Some(used), Some(hook)) = (&used, &state.long_call) {
+        hook(used.cpu);
+    }
+    match used {
         None => Ok(UpdateDeadline::Continue(1)),
         Some(used) if used.cpu > state.limits.cpu || used.wall > state.limits.wall => {
             Err(wasmtime::Error::new(Overdue {
@@ -264,6 +296,11 @@ impl State {
 
     /// The limit behind a trap, if it was one. Wasmtime has no types for the two it checks itself, only texts.
     fn limit_of(&mut self, trap: Option<Trap>, text: &str) -> Option<LimitKind> {
+        if trap == Some(Trap::OutOfFuel) {
+            return Some(LimitKind::Instructions {
+                limit: self.limits.fuel(),
+            });
+        }
         if trap == Some(Trap::StackOverflow) {
             return Some(LimitKind::Stack);
         }

@@ -1,4 +1,4 @@
-//! The CUDA device without a server: `cuda check [FILTER]`, `cuda parity`, `cuda guests`, `cuda scores`, `cuda bench 8b|1b|tiny SEQUENCES INPUT OUTPUT
+//! The CUDA device without a server: `cuda check [FILTER]`, `cuda parity`, `cuda scores`, `cuda bench 8b|1b|tiny SEQUENCES INPUT OUTPUT
 //! [eager|invariant] [sampled] [q4_K|…]`, `cuda profile 8b|1b|tiny SEQUENCESxLENGTH…`.
 
 #[path = "../tests/support/drive.rs"]
@@ -29,9 +29,8 @@ use guesthouse_device::{
     KvBudget, KvMemory, Numerics,
 };
 use guesthouse_engine::{
-    Asked, Branching, CacheSalt, Draw, Engine, EngineConfig, Event, GenerationParams, Hidden,
-    Input, LogitsRow, PrefixCaching, Priority, Progress, Request, RequestId, SampleOutcome,
-    SampleTask, Sampled, SamplingPlan, Stage,
+    CacheSalt, Draw, Engine, EngineConfig, Event, GenerationParams, Input, PrefixCaching, Priority,
+    Progress, Request, RequestId, Sampled, SamplingPlan, Stage,
 };
 use guesthouse_graph::PassOptions;
 use guesthouse_weights::{BlockType, DType, Scheme, WeightSource};
@@ -144,121 +143,6 @@ fn parity() -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// What guests are handed on CPU and GPU, in steps of every kind; and drafts against single steps on the GPU.
-fn guests() -> Result<(), Failure> {
-    for (dtype, tolerance) in [(CudaDtype::F32, 1e-3f32), (CudaDtype::Bf16, 0.15)] {
-        let passes = PassOptions::default();
-        let model = Llama::tiny();
-        let source: Arc<dyn WeightSource> = model.weights(Scheme::Plain(DType::Bf16), 1);
-        let cpu = CpuOptions {
-            kv: KvBudget::Bytes(64 << 20),
-            ..CpuOptions::default()
-        };
-        let cuda = CudaOptions {
-            dtype,
-            numerics: Numerics::BatchInvariant,
-            kv: KvMemory::Bytes(64 << 20),
-            cache_dir: cache_dir(),
-            max_slots: 8,
-            drafts: 4,
-            max_len: 2048,
-            ..CudaOptions::default()
-        };
-        let plan = model.plan(Arc::clone(&source), &passes);
-        let cpu = CpuDevice::load(&plan, source.as_ref(), &cpu, &mut |_| {})?;
-        let plan = model.plan_of(Arc::clone(&source), &passes, dtype.bytes());
-        let gpu = CudaDevice::load(&plan, source.as_ref(), &cuda, &mut |_| {})?;
-        let (mut cpu, mut gpu) = (drive::Driver::new(cpu), drive::Driver::new(gpu));
-        let (a, b) = (handed(&mut cpu), handed(&mut gpu));
-        let off = |f: fn(&LogitsRow) -> &[f32]| {
-            let pairs = a.iter().zip(&b).flat_map(|(a, b)| f(a).iter().zip(f(b)));
-            pairs.fold(0f32, |worst, (x, y)| worst.max((x - y).abs()))
-        };
-        let (hidden, logits) = (off(|r| &r.hidden), off(|r| &r.logits));
-        let whole = a.len() == b.len() && b.iter().all(|r| r.hidden.len() == 64);
-        let verdict = |ok: bool| if ok { "ok" } else { "FAIL" };
-        println!(
-            "{}: {} rows, hidden states off by {hidden:.2e}, logits by {logits:.2e} {}",
-            dtype.name(),
-            b.len(),
-            verdict(whole && hidden <= 10.0 * tolerance && logits <= tolerance)
-        );
-        let (single, drafted) = drafts(&mut gpu);
-        println!(
-            "{}: drafts {drafted:?} and single steps {single:?} {}",
-            dtype.name(),
-            verdict(single == drafted)
-        );
-    }
-    Ok(())
-}
-
-/// Rows of three prompts in one step, then of their decode steps, which a captured graph replays from the third on.
-fn handed(driver: &mut drive::Driver<DeviceExecutor>) -> Vec<LogitsRow> {
-    let plan = SamplingPlan {
-        stages: Vec::new(),
-        draw: Draw::Row(Asked {
-            candidates: 1,
-            branching: Branching::Choices,
-            hidden: Hidden::Shown,
-        }),
-    };
-    let tasks: Vec<_> = (0..3).map(|i| drive::task(i, i)).collect();
-    let mut all = Vec::new();
-    for step in 0..6u32 {
-        let rows = (0..3u32)
-            .map(|slot| {
-                let len = 5 + 9 * slot;
-                if step > 0 {
-                    let known = vec![(step * 31 + slot * 7) % 300];
-                    return driver.row(slot, len + step - 1, 1, Input::Known(known));
-                }
-                let prompt: Vec<u32> = (0..len).map(|i| (i * 37 + slot) % 300).collect();
-                driver.admit(slot, &prompt, &plan, 1);
-                driver.row(slot, 0, len, Input::History)
-            })
-            .collect();
-        let output = driver.step(rows, tasks.clone());
-        all.extend(output.samples.into_iter().filter_map(|s| match s {
-            SampleOutcome::Row(row) => Some(*row),
-            _ => None,
-        }));
-    }
-    (0..3).for_each(|slot| driver.release(slot));
-    all
-}
-
-/// Tokens of single steps, and those of a row of the same ones as drafts.
-fn drafts(driver: &mut drive::Driver<DeviceExecutor>) -> (Vec<u32>, Vec<u32>) {
-    let plan = SamplingPlan {
-        stages: vec![
-            Stage::Penalties {
-                repetition: 1.3,
-                presence: 0.4,
-                frequency: 0.6,
-            },
-            Stage::Temperature(0.3),
-        ],
-        draw: Draw::Sample,
-    };
-    let prompt: Vec<u32> = (0..40).map(|i| i * 11 % 300).collect();
-    let single = driver.generate(3, &prompt, 512, 6, &plan);
-    let single: Vec<u32> = single.iter().map(|s| s.token).collect();
-    driver.admit(4, &prompt, &plan, 7);
-    let row = driver.row(4, 0, 40, Input::History);
-    driver.step(vec![row], Vec::new());
-    let row = driver.row(4, 40, 5, Input::Known(single[..5].to_vec()));
-    let tasks = (0..5).rev().map(|back| SampleTask {
-        back,
-        ..drive::task(0, 4)
-    });
-    let output = driver.step(vec![row], tasks.collect());
-    driver.release(4);
-    let found = (0..5).map(|i| drive::token(&output, i).token);
-    let drafted = single.iter().copied().take(1).chain(found).collect();
-    (single, drafted)
 }
 
 /// A model of SmolLM2's shape, every position of several prompts in one step scored on CPU and GPU.
@@ -558,11 +442,10 @@ fn main() -> Result<(), Failure> {
         .with_writer(std::io::stderr)
         .init();
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: cuda check [FILTER] | parity | guests | scores | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled] [q4_K|…] | profile 8b|1b|tiny SEQUENCESxLENGTH…";
+    let usage = "usage: cuda check [FILTER] | parity | scores | bench 8b|1b|tiny SEQUENCES INPUT OUTPUT [eager|invariant] [sampled] [q4_K|…] | profile 8b|1b|tiny SEQUENCESxLENGTH…";
     match args.first().map(String::as_str) {
         Some("check") => check(args.get(1).map(String::as_str)),
         Some("parity") => parity(),
-        Some("guests") => guests(),
         Some("scores") => scores(),
         Some("profile") => {
             let works: Vec<(u32, u32)> = args[1..]

@@ -1,10 +1,12 @@
 //! Checks what a sampler guest answered and turns it into the engine's plan.
 
-use guesthouse_engine::{Draw, SamplingPlan, Stage};
+use guesthouse_engine::{Asked, Branching, Draw, Hidden, SamplingPlan, Stage};
 
-use super::PlannedSampling;
 use super::wit;
+use super::{Grammar, PlannedSampling};
 use crate::ComponentError;
+
+mod stages;
 
 /// Stages of one plan.
 const STAGES: usize = 64;
@@ -14,7 +16,23 @@ const TOKENS: usize = 2 << 20;
 const BAD_WORDS: usize = 10_000;
 /// Length of one of them, tokens.
 const BAD_WORD: usize = 256;
+/// Candidates that a guest may ask for.
+const CANDIDATES: u32 = 1024;
 const FUNCTION: &str = "sampler.plan";
+
+/// What the checks need to know of the module and the model.
+pub(super) struct Facts<'a> {
+    pub(super) module: &'a str,
+    pub(super) vocab: u32,
+    pub(super) stepping: Stepping,
+}
+
+/// Whether the module exports `guesthouse:sampling/stepping`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stepping {
+    Exported,
+    Missing,
+}
 
 struct Check<'a> {
     module: &'a str,
@@ -26,13 +44,12 @@ struct Check<'a> {
 
 /// The plan with every id and number checked.
 pub(super) fn plan(
-    module: &str,
-    vocab: u32,
+    facts: &Facts<'_>,
     plan: wit::SamplingPlan,
 ) -> Result<PlannedSampling, ComponentError> {
     let mut check = Check {
-        module,
-        vocab,
+        module: facts.module,
+        vocab: facts.vocab,
         tokens: 0,
         left: None,
     };
@@ -45,31 +62,35 @@ pub(super) fn plan(
             plan.stages.len()
         )));
     }
-    let draw = match plan.draw {
-        wit::Draw::Greedy => Draw::Greedy,
-        wit::Draw::Sample => Draw::Sample,
-        wit::Draw::Step(asked) => {
-            let n = asked.candidates;
-            return Err(check.unsupported(format!("draw step({n}) (tier 2)")));
+    let draw = check.draw(plan.draw, facts.stepping)?;
+    let mut grammar = None;
+    let mut stages = Vec::with_capacity(plan.stages.len());
+    for stage in plan.stages {
+        match stage {
+            wit::Stage::Grammar(found) => {
+                if grammar.is_some() {
+                    return Err(check.invalid("2 grammar stages, expected at most 1".into()));
+                }
+                grammar = Some(Grammar {
+                    syntax: found.syntax,
+                    source: found.source,
+                });
+            }
+            stage => stages.push(check.stage(stage)?),
         }
-        wit::Draw::Logits(_) => return Err(check.unsupported("draw logits (tier 3)".into())),
-    };
-    let stages = plan
-        .stages
-        .into_iter()
-        .map(|stage| check.stage(stage))
-        .collect::<Result<Vec<_>, _>>()?;
-    if check.left.is_some_and(|left| !left.contains(&true)) {
-        let reason = "its allowed and banned tokens leave no token to draw".to_owned();
-        return Err(ComponentError::InvalidAnswer {
-            module: module.into(),
-            function: FUNCTION,
-            reason,
-        });
+    }
+    check.mirostat(&stages, draw)?;
+    if check
+        .left
+        .as_ref()
+        .is_some_and(|left| !left.contains(&true))
+    {
+        return Err(check.invalid("its allowed and banned tokens leave no token to draw".into()));
     }
     Ok(PlannedSampling {
         plan: SamplingPlan { stages, draw },
         seed: plan.seed,
+        grammar,
     })
 }
 
@@ -90,119 +111,66 @@ impl Check<'_> {
         }
     }
 
-    fn stage(&mut self, stage: wit::Stage) -> Result<Stage, ComponentError> {
-        Ok(match stage {
-            wit::Stage::AllowedTokens(ids) => {
-                self.ids("allowed-tokens", &ids)?;
-                let mut allowed = vec![false; self.vocab as usize];
-                ids.iter().for_each(|&id| allowed[id as usize] = true);
-                self.left()
-                    .iter_mut()
-                    .zip(allowed)
-                    .for_each(|(left, allowed)| *left &= allowed);
-                Stage::AllowedTokens(ids)
-            }
-            wit::Stage::BannedTokens(ids) => {
-                self.ids("banned-tokens", &ids)?;
-                self.ban(&ids);
-                Stage::BannedTokens(ids)
-            }
-            wit::Stage::MinTokens(stage) => {
-                self.ids("min-tokens", &stage.banned)?;
-                if stage.count > 0 {
-                    self.ban(&stage.banned);
-                }
-                Stage::MinTokens {
-                    count: stage.count,
-                    banned: stage.banned,
-                }
-            }
-            wit::Stage::BadWords(words) => self.bad_words(words)?,
-            wit::Stage::LogitBias(biases) => {
-                let ids: Vec<u32> = biases.iter().map(|bias| bias.token).collect();
-                self.ids("logit-bias", &ids)?;
-                for bias in &biases {
-                    self.number("logit-bias", bias.bias, f32::is_finite, "a finite number")?;
-                }
-                Stage::LogitBias(
-                    biases
-                        .into_iter()
-                        .map(|bias| (bias.token, bias.bias))
-                        .collect(),
-                )
-            }
-            wit::Stage::Penalties(p) => {
-                let positive = |x: f32| x.is_finite() && x > 0.0;
-                self.number(
-                    "repetition penalty",
-                    p.repetition,
-                    positive,
-                    "a finite number above 0",
-                )?;
-                self.number(
-                    "presence penalty",
-                    p.presence,
-                    f32::is_finite,
-                    "a finite number",
-                )?;
-                self.number(
-                    "frequency penalty",
-                    p.frequency,
-                    f32::is_finite,
-                    "a finite number",
-                )?;
-                Stage::Penalties {
-                    repetition: p.repetition,
-                    presence: p.presence,
-                    frequency: p.frequency,
-                }
-            }
-            wit::Stage::Temperature(t) => {
-                self.number(
-                    "temperature",
-                    t,
-                    |t| t.is_finite() && t > 0.0,
-                    "a finite number above 0",
-                )?;
-                Stage::Temperature(t)
-            }
-            wit::Stage::TopK(0) => {
-                return Err(self.invalid("top-k is 0, expected at least 1".into()));
-            }
-            wit::Stage::TopK(k) => Stage::TopK(k),
-            // 0 keeps the best token alone.
-            wit::Stage::TopP(p) => {
-                Stage::TopP(self.number("top-p", p, |p| (0.0..=1.0).contains(&p), "from 0 to 1")?)
-            }
-            wit::Stage::MinP(p) => {
-                Stage::MinP(self.number("min-p", p, |p| (0.0..=1.0).contains(&p), "from 0 to 1")?)
-            }
-            wit::Stage::TypicalP(p) => Stage::TypicalP(self.number(
-                "typical-p",
-                p,
-                |p| p > 0.0 && p <= 1.0,
-                "above 0, at most 1",
-            )?),
-            wit::Stage::Grammar(grammar) => {
-                return Err(
-                    self.unsupported(format!("a grammar stage ({:?})", clip(&grammar.syntax)))
-                );
-            }
-            wit::Stage::NoRepeatNgram(_)
-            | wit::Stage::Dry(_)
-            | wit::Stage::DynamicTemperature(_)
-            | wit::Stage::TopNSigma(_)
-            | wit::Stage::EpsilonCutoff(_)
-            | wit::Stage::EtaCutoff(_)
-            | wit::Stage::TailFree(_)
-            | wit::Stage::Xtc(_)
-            | wit::Stage::Mirostat1(_)
-            | wit::Stage::Mirostat2(_)
-            | wit::Stage::Watermark(_) => return Err(self.unsupported("this stage".into())),
-            wit::Stage::Custom((name, _)) => {
-                return Err(self.unsupported(format!("custom stage {:?}", clip(&name))));
-            }
+    fn draw(&self, draw: wit::Draw, stepping: Stepping) -> Result<Draw, ComponentError> {
+        let (name, asked) = match draw {
+            wit::Draw::Greedy => return Ok(Draw::Greedy),
+            wit::Draw::Sample => return Ok(Draw::Sample),
+            wit::Draw::Step(asked) => ("step", asked),
+            wit::Draw::Logits(asked) => ("logits", asked),
+        };
+        if stepping == Stepping::Missing {
+            return Err(self.invalid(format!(
+                "draw {name}, but the module does not export guesthouse:sampling/stepping"
+            )));
+        }
+        let whole = matches!(draw, wit::Draw::Logits(_));
+        if !whole && !(1..=CANDIDATES).contains(&asked.candidates) {
+            return Err(self.invalid(format!(
+                "draw step asks for {} candidates, expected 1 to {CANDIDATES}",
+                asked.candidates
+            )));
+        }
+        let asked = Asked {
+            candidates: if whole { 1 } else { asked.candidates },
+            branching: if asked.search {
+                Branching::Search
+            } else {
+                Branching::Choices
+            },
+            hidden: if asked.hidden {
+                Hidden::Shown
+            } else {
+                Hidden::Kept
+            },
+        };
+        Ok(if whole {
+            Draw::Row(asked)
+        } else {
+            Draw::Candidates(asked)
         })
+    }
+
+    /// Mirostat keeps one state, which follows from the token that the device draws.
+    fn mirostat(&self, stages: &[Stage], draw: Draw) -> Result<(), ComponentError> {
+        let count = stages
+            .iter()
+            .filter(|stage| matches!(stage, Stage::Mirostat1 { .. } | Stage::Mirostat2 { .. }))
+            .count();
+        if count > 1 {
+            return Err(self.invalid(format!("{count} mirostat stages, expected at most 1")));
+        }
+        let name = match draw {
+            Draw::Greedy => "greedy",
+            Draw::Candidates(_) => "step",
+            Draw::Row(_) => "logits",
+            Draw::Sample => return Ok(()),
+        };
+        if count == 1 {
+            return Err(self.invalid(format!(
+                "a mirostat stage with draw {name}, expected draw sample"
+            )));
+        }
+        Ok(())
     }
 
     fn bad_words(&mut self, words: Vec<Vec<u32>>) -> Result<Stage, ComponentError> {
@@ -258,6 +226,15 @@ impl Check<'_> {
     fn left(&mut self) -> &mut Vec<bool> {
         self.left
             .get_or_insert_with(|| vec![true; self.vocab as usize])
+    }
+
+    fn allow(&mut self, ids: &[u32]) {
+        let mut allowed = vec![false; self.vocab as usize];
+        ids.iter().for_each(|&id| allowed[id as usize] = true);
+        let left = self.left();
+        left.iter_mut()
+            .zip(allowed)
+            .for_each(|(left, allowed)| *left &= allowed);
     }
 
     fn ban(&mut self, ids: &[u32]) {

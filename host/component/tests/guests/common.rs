@@ -11,6 +11,7 @@ static RUNTIME: LazyLock<Arc<Runtime>> = LazyLock::new(|| {
         graph: 4,
         chat: 16,
         sampler: 8,
+        step: 256,
     };
     Runtime::new(RuntimeConfig {
         pool,

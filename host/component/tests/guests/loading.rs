@@ -180,6 +180,7 @@ fn cached(folder: &std::path::Path) -> Result<CodeSource, ComponentError> {
         graph: 1,
         chat: 1,
         sampler: 2,
+        step: 1,
     };
     let config = RuntimeConfig {
         cache_dir: Some(folder.to_owned()),

@@ -7,4 +7,7 @@ mod common;
 mod foreign;
 mod graph;
 mod loading;
+mod record;
 mod sampler;
+mod stepping;
+mod threads;

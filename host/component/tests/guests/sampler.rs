@@ -147,6 +147,11 @@ fn nonsense_is_refused() {
         "invalid_answer",
         &["bad word of 0 tokens"],
     );
+    fails(
+        "no-candidates",
+        "invalid_answer",
+        &["draw step asks for 0 candidates, expected 1 to 1024"],
+    );
     fails("nothing-left", "invalid_answer", &["leave no token"]);
     fails("nothing-allowed", "invalid_answer", &["leave no token"]);
 }
@@ -154,11 +159,8 @@ fn nonsense_is_refused() {
 #[test]
 fn what_the_host_lacks_is_named() {
     for (request, what) in [
-        ("grammar", "a grammar stage (\"ebnf\")"),
         ("custom-stage", "custom stage \"xtc\""),
         ("setting", "plan setting \"mirostat\""),
-        ("step", "draw step(256) (tier 2)"),
-        ("logits", "draw logits (tier 3)"),
     ] {
         fails(
             request,
@@ -166,6 +168,15 @@ fn what_the_host_lacks_is_named() {
             &["sampler.plan", what, "does not support yet"],
         );
     }
+}
+
+#[test]
+fn a_grammar_is_taken_out_of_the_stages() {
+    let planned = plan("grammar").unwrap();
+    assert_eq!(planned.plan.stages, []);
+    let grammar = planned.grammar.unwrap();
+    assert_eq!(grammar.syntax, "ebnf");
+    assert_eq!(grammar.source, "root ::= \"a\"");
 }
 
 #[test]

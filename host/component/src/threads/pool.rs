@@ -1,0 +1,288 @@
+//! What waits, and who serves it.
+
+use std::cmp::Ordering as Order;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::ThreadsConfig;
+use super::lane::{Lane, Lanes};
+use super::session::{Session, Work};
+use super::worker;
+
+/// One call, or the end of a guest.
+pub(super) struct Job {
+    pub(super) session: Arc<Session>,
+    pub(super) work: Work,
+}
+
+/// A call that waits for a shared thread.
+struct Waiting {
+    /// Expected nanoseconds.
+    cost: u64,
+    /// Order of arrival.
+    number: u64,
+    job: Box<Job>,
+}
+
+impl Ord for Waiting {
+    /// The greatest runs first: the cheapest, then the oldest.
+    fn cmp(&self, other: &Self) -> Order {
+        (other.cost, other.number).cmp(&(self.cost, self.number))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Order::Equal
+    }
+}
+
+impl Eq for Waiting {}
+
+#[derive(Default)]
+pub(super) struct State {
+    shared: BinaryHeap<Waiting>,
+    arrived: u64,
+    /// Shared threads that are not caught in a long call.
+    serving: usize,
+    /// Those of them that have nothing to do.
+    idle: usize,
+    /// Slow lanes with jobs and without a thread.
+    slow: VecDeque<Arc<Lane>>,
+    /// Threads beside the shared ones: of slow lanes, and those caught in a long call.
+    own: usize,
+    /// Threads of slow lanes that have nothing to do.
+    own_idle: usize,
+    stop: bool,
+}
+
+/// Shared by the threads, the choosers and whoever owns them.
+pub(super) struct Pool {
+    pub(super) config: ThreadsConfig,
+    pub(super) lanes: Lanes,
+    state: Mutex<State>,
+    /// For shared threads.
+    work: Condvar,
+    /// For threads of slow lanes.
+    slow_work: Condvar,
+}
+
+/// What a thread does next.
+pub(super) enum Next {
+    Run(Box<Job>),
+    /// Its place is another's now.
+    Leave,
+}
+
+/// How long a thread of slow lanes waits for work before it ends.
+const OWN_IDLE: Duration = Duration::from_secs(10);
+/// Calls of a slow lane before another lane that waits gets its thread.
+const TURN: usize = 16;
+
+impl Pool {
+    pub(super) fn new(config: ThreadsConfig) -> Self {
+        let config = ThreadsConfig {
+            shared: config.shared.max(1),
+            own: config.own.max(1),
+            ..config
+        };
+        // Behind all that is known to be cheap.
+        let unknown = nanoseconds(config.slow) / 2;
+        Self {
+            lanes: Lanes::new(unknown),
+            config,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            slow_work: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stop(&self) {
+        let (jobs, lanes) = {
+            let mut state = self.state();
+            state.stop = true;
+            (
+                std::mem::take(&mut state.shared),
+                std::mem::take(&mut state.slow),
+            )
+        };
+        let own = lanes.iter().map(|lane| std::mem::take(&mut *lane.own()));
+        // Dropping a job answers it.
+        drop((jobs, own.collect::<Vec<_>>()));
+        self.work.notify_all();
+        self.slow_work.notify_all();
+    }
+
+    /// Takes a job. Never blocks for long.
+    pub(super) fn put(self: &Arc<Self>, job: Box<Job>) {
+        let mut state = self.state();
+        if state.stop {
+            drop(state);
+            if matches!(job.work, Work::End) {
+                job.session.run(Work::End, self.config.draw);
+            }
+            return;
+        }
+        if job.session.lane.is_slow() {
+            self.put_slow(&mut state, job);
+            return;
+        }
+        let number = state.arrived;
+        state.arrived += 1;
+        let cost = job.session.lane.cost();
+        state.shared.push(Waiting { cost, number, job });
+        if state.idle > 0 {
+            drop(state);
+            self.work.notify_one();
+        } else if state.serving < self.config.shared {
+            self.start_shared(&mut state);
+        }
+    }
+
+    fn put_slow(self: &Arc<Self>, state: &mut State, job: Box<Job>) {
+        let lane = Arc::clone(&job.session.lane);
+        let mut own = lane.own();
+        own.jobs.push_back(job);
+        if std::mem::replace(&mut own.served, true) {
+            return;
+        }
+        drop(own);
+        state.slow.push_back(lane);
+        if state.own_idle > 0 {
+            self.slow_work.notify_one();
+        } else if state.own < self.config.own && worker::start_own(self) {
+            state.own += 1;
+        }
+    }
+
+    fn start_shared(self: &Arc<Self>, state: &mut State) {
+        if worker::start_shared(self) {
+            state.serving += 1;
+        }
+    }
+
+    /// Called in the middle of a long call on a shared thread: another thread takes that thread's place.
+    pub(super) fn caught(self: &Arc<Self>, lane: &Lane, cpu: Duration) {
+        if cpu > self.config.slow {
+            lane.set_slow();
+        }
+        let mut state = self.state();
+        state.serving -= 1;
+        state.own += 1;
+        if !state.shared.is_empty() && state.idle == 0 && state.own <= self.config.own {
+            self.start_shared(&mut state);
+        }
+    }
+
+    /// A shared thread that was caught is done with its call. Whether it may go on as a shared thread.
+    pub(super) fn released(&self) -> bool {
+        let mut state = self.state();
+        state.own -= 1;
+        let room = state.serving < self.config.shared && !state.stop;
+        if room {
+            state.serving += 1;
+        }
+        room
+    }
+
+    /// The next job of a shared thread, without waiting.
+    pub(super) fn try_shared(self: &Arc<Self>) -> Option<Box<Job>> {
+        let mut state = self.state();
+        self.pop(&mut state)
+    }
+
+    fn pop(self: &Arc<Self>, state: &mut State) -> Option<Box<Job>> {
+        while let Some(waiting) = state.shared.pop() {
+            // Its module was found to be slow while it waited.
+            if waiting.job.session.lane.is_slow() {
+                self.put_slow(state, waiting.job);
+            } else {
+                return Some(waiting.job);
+            }
+        }
+        None
+    }
+
+    /// The next job of a shared thread.
+    pub(super) fn next_shared(self: &Arc<Self>) -> Next {
+        let mut state = self.state();
+        loop {
+            if let Some(job) = self.pop(&mut state) {
+                return Next::Run(job);
+            }
+            if state.stop {
+                state.serving -= 1;
+                return Next::Leave;
+            }
+            state.idle += 1;
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+
+    /// A slow lane to serve, or nothing after a while without one.
+    pub(super) fn next_lane(&self) -> Option<Arc<Lane>> {
+        let mut state = self.state();
+        loop {
+            if let Some(lane) = state.slow.pop_front() {
+                return Some(lane);
+            }
+            let mut over = state.stop;
+            if !over {
+                state.own_idle += 1;
+                let (back, timeout) = self
+                    .slow_work
+                    .wait_timeout(state, OWN_IDLE)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state = back;
+                state.own_idle -= 1;
+                over = timeout.timed_out() && state.slow.is_empty();
+            }
+            if over {
+                state.own -= 1;
+                return None;
+            }
+        }
+    }
+
+    /// The next job of a slow lane that a thread serves; nothing when that thread is to look for another lane. `done` jobs
+    /// were run in this turn.
+    pub(super) fn next_of(&self, lane: &Arc<Lane>, done: usize) -> Option<Box<Job>> {
+        let mut state = self.state();
+        let mut own = lane.own();
+        if state.stop {
+            let dropped = std::mem::take(&mut own.jobs);
+            own.served = false;
+            drop((own, state));
+            drop(dropped);
+            return None;
+        }
+        if own.jobs.is_empty() {
+            own.served = false;
+            return None;
+        }
+        if done >= TURN && !state.slow.is_empty() {
+            state.slow.push_back(Arc::clone(lane));
+            return None;
+        }
+        own.jobs.pop_front()
+    }
+}
+
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
