@@ -61,7 +61,7 @@ impl Automaton {
     }
 
     /// About a third of the tokens; few, and `STOP` among them, where an output may end.
-    fn allowed(&self) -> Vec<TokenId> {
+    pub(super) fn allowed(&self) -> Vec<TokenId> {
         if self.ended {
             return vec![STOP];
         }
@@ -140,7 +140,7 @@ pub(super) fn submit_constrained(
 }
 
 /// A request that stops at `STOP`.
-fn stopping(id: u64, prompt: Vec<TokenId>, n: u32, max_tokens: u32, draw: Draw) -> Request {
+pub(super) fn stopping(id: u64, prompt: Vec<TokenId>, n: u32, max_tokens: u32, draw: Draw) -> Request {
     let params = GenerationParams {
         max_tokens,
         n,
@@ -156,12 +156,12 @@ fn stopping(id: u64, prompt: Vec<TokenId>, n: u32, max_tokens: u32, draw: Draw) 
     }
 }
 
-fn ids(sampled: &[Sampled]) -> Vec<TokenId> {
+pub(super) fn ids(sampled: &[Sampled]) -> Vec<TokenId> {
     sampled.iter().map(|sampled| sampled.token).collect()
 }
 
 /// One choice, token by token: each is the only output of a request of its own, whose plan allows what the automaton does.
-fn by_hand(request: &Request, choice: u32, mut automaton: Automaton) -> Vec<Sampled> {
+pub(super) fn by_hand(request: &Request, choice: u32, mut automaton: Automaton) -> Vec<Sampled> {
     let mut found: Vec<Sampled> = Vec::new();
     while (found.len() as u32) < request.params.max_tokens {
         let mut prompt = request.prompt.clone();

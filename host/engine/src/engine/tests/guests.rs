@@ -1,6 +1,7 @@
 //! Requests whose tokens guests choose.
 
 mod faults;
+mod grammars;
 mod search;
 mod time;
 
