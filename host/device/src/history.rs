@@ -112,6 +112,19 @@ impl History {
         }
     }
 
+    /// A copy as of the first `len` tokens, without indices: for one draw before drafts.
+    #[must_use]
+    pub fn before(&self, len: usize) -> Self {
+        let mut copy = Self {
+            tokens: self.tokens.clone(),
+            prompt_len: self.prompt_len,
+            counts: self.counts.clone(),
+            ..Self::default()
+        };
+        copy.truncate(len);
+        copy
+    }
+
     /// Forgets all but the first `len` tokens: drafts that were refused.
     pub fn truncate(&mut self, len: usize) {
         while self.tokens.len() > len {

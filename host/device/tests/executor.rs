@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use guesthouse_device::{CpuDevice, CpuOptions, DeviceExecutor, KvBudget};
 use guesthouse_engine::{
-    Draw, Input, LogprobsMode, SampleTask, Sampled, SamplingPlan, Stage, TokenId,
+    Draw, Dry, Input, LogprobsMode, SampleTask, Sampled, SamplingPlan, Stage, TokenId,
 };
 use guesthouse_graph::PassOptions;
 use guesthouse_weights::{BlockType, DType, Scheme};
@@ -379,6 +379,22 @@ fn watchful() -> SamplingPlan {
             },
             // Every pair of equal neighbours.
             Stage::BadWords((0..300).map(|t| vec![t, t]).collect()),
+            Stage::NoRepeatNgram(2),
+            Stage::Dry(Dry {
+                multiplier: 1.5,
+                base: 2.0,
+                allowed_length: 1,
+                range: 0,
+                breakers: Vec::new(),
+            }),
+            Stage::MinTokens {
+                count: 5,
+                banned: (0..100).collect(),
+            },
+            Stage::Xtc {
+                probability: 0.5,
+                threshold: 0.01,
+            },
             Stage::Temperature(0.2),
             Stage::TopK(40),
         ],

@@ -117,9 +117,7 @@ impl<D: Device> Runner<D> {
         for task in step.samples.iter().filter(|task| task.back > 0) {
             let history = &self.slots.get(task.slot).map_err(wrong)?.history;
             let len = history.tokens().len().saturating_sub(task.back as usize);
-            let mut history = history.clone();
-            history.truncate(len);
-            earlier.push(history);
+            earlier.push(history.before(len));
         }
         let mut earlier = earlier.iter();
         let mut draws = Vec::with_capacity(step.samples.len());
