@@ -3,8 +3,8 @@
 use crate::prefix_cache::{Hit, by_length, extend_keys};
 use crate::sequence::{Phase, Place, PromptScores, Sequence, Table};
 use crate::state::State;
-use crate::stepping::group;
-use crate::{Event, GroupInfo, SequenceId, preempt};
+use crate::stepping::group::{self, Share};
+use crate::{Event, GroupInfo, GroupKind, SequenceId, preempt};
 
 /// Admits from the head of the queue while slots and blocks suffice.
 ///
@@ -12,23 +12,49 @@ use crate::{Event, GroupInfo, SequenceId, preempt};
 /// need for theirs; or unconditionally when nothing else runs. Branches of a group are admitted together.
 pub(crate) fn admit(state: &mut State) {
     while let Some((_, &id)) = state.waiting.first_key_value() {
-        let Some(hit) = find_place(state, id) else {
-            if let Some(victim) = group::makes_room(state, id) {
-                preempt::preempt(state, victim);
+        match find_room(state, id) {
+            Room::There(hit) => place(state, id, hit),
+            Room::Later => return,
+            Room::Lacking => {
+                if let Some(victim) = group::makes_room(state, id) {
+                    preempt::preempt(state, victim);
+                }
+                return;
             }
-            return;
-        };
-        place(state, id, hit);
+        }
     }
 }
 
-/// What of a sequence is there already, if there is room for the rest.
-fn find_place(state: &mut State, id: SequenceId) -> Option<Hit> {
-    if group::is_settling(state, id) || !has_slots(state, id) {
-        return None;
+/// Whether a sequence can be admitted.
+enum Room {
+    /// With these blocks, and room for the rest.
+    There(Hit),
+    /// Slots or blocks are missing.
+    Lacking,
+    /// When others of its group are further.
+    Later,
+}
+
+fn find_room(state: &mut State, id: SequenceId) -> Room {
+    if group::is_settling(state, id) {
+        return Room::Later;
     }
-    let hit = find_hit(state, id)?;
-    (group::is_alone(state, id) || has_blocks(state, id, &hit)).then_some(hit)
+    if !has_slots(state, id) {
+        return Room::Lacking;
+    }
+    let Some(hit) = find_hit(state, id) else {
+        return Room::Lacking;
+    };
+    let hit = match group::share(state, id, hit.tokens) {
+        Share::None => hit,
+        Share::Later => return Room::Later,
+        Share::Now(shared) => shared,
+    };
+    if group::is_alone(state, id) || has_blocks(state, id, &hit) {
+        Room::There(hit)
+    } else {
+        Room::Lacking
+    }
 }
 
 /// Whether one sequence more may run at once.
@@ -89,9 +115,6 @@ fn find_hit(state: &mut State, id: SequenceId) -> Option<Hit> {
 }
 
 fn has_blocks(state: &State, id: SequenceId, hit: &Hit) -> bool {
-    let Some(sequence) = state.sequences.get(&id) else {
-        return false;
-    };
     state.limits.layout().groups().all(|(group, info)| {
         let owned = |tables: &[Table]| tables.get(group.0 as usize).map_or(0, Table::held);
         let promised: usize = places(state)
@@ -99,7 +122,18 @@ fn has_blocks(state: &State, id: SequenceId, hit: &Hit) -> bool {
                 blocks_wanted(state, sequence, info).saturating_sub(owned(&place.tables))
             })
             .sum();
-        let wanted = blocks_wanted(state, sequence, info).saturating_sub(owned(&hit.tables));
+        // The first of a group brings the others.
+        let all: usize = group::arriving(state, id)
+            .into_iter()
+            .map(|(sequence, shared)| {
+                let shared = match info.kind {
+                    GroupKind::Full => state.limits.layout().complete(info, shared),
+                    GroupKind::Window { .. } | GroupKind::Recurrent => 0,
+                };
+                blocks_wanted(state, sequence, info).saturating_sub(shared)
+            })
+            .sum();
+        let wanted = all.saturating_sub(owned(&hit.tables));
         promised + wanted <= state.pool.available(group) as usize
     })
 }

@@ -3,6 +3,7 @@
 use crate::block_pool::BlockHandle;
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
+use crate::stepping;
 use crate::{EngineError, Slot};
 
 /// # Errors
@@ -16,7 +17,8 @@ pub(crate) fn check(state: &State) -> Result<(), EngineError> {
             .sequences
             .values()
             .try_for_each(|sequence| check_sequence(state, sequence))?;
-        check_queues(state)
+        check_queues(state)?;
+        stepping::check(state)
     };
     check().map_err(EngineError::Integrity)
 }
@@ -140,11 +142,12 @@ fn check_queues(state: &State) -> Result<(), String> {
     if state.waiting.len() + state.running.len() > state.sequences.len() {
         return Err("a queue names a sequence that is gone".to_owned());
     }
-    if state.is_idle() && (state.pool.used() > 0 || !state.requests.is_empty()) {
+    let left = state.requests.values();
+    let left = left.filter(|active| active.stepping.is_none()).count();
+    if state.has_no_sequences() && (state.pool.used() > 0 || left > 0) {
         return Err(format!(
-            "idle, but {} blocks and {} requests are left",
-            state.pool.used(),
-            state.requests.len()
+            "idle, but {} blocks and {left} requests are left",
+            state.pool.used()
         ));
     }
     Ok(())

@@ -192,6 +192,14 @@ impl Table {
         }
     }
 
+    /// Its entries from `start` to `end`, after that many that have passed; `None` if one of them has passed here.
+    pub(crate) fn share(&self, start: usize, end: usize) -> Option<Self> {
+        (start >= self.passed && end <= self.entries.len()).then(|| {
+            let blocks = self.entries[start.min(end)..end].iter().flatten();
+            Self::new(start.min(end), blocks.cloned())
+        })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -131,8 +131,13 @@ impl State {
             || self.in_flight.iter().any(|step| !step.held.is_empty())
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
+    /// Nothing is left, except perhaps requests whose guests select.
+    pub(crate) fn has_no_sequences(&self) -> bool {
         self.sequences.is_empty() && self.in_flight.is_empty()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.has_no_sequences() && self.requests.is_empty()
     }
 
     /// Waiting sequences that never ran: those that the queue's limit counts.

@@ -14,11 +14,13 @@ mod answers;
 mod apply;
 mod grace;
 pub(crate) mod group;
+mod integrity;
 mod rows;
 mod search;
 mod validate;
 
 pub use answers::{AnswerQueue, Clock, SystemClock};
+pub(crate) use integrity::check;
 
 use crate::sequence::Sequence;
 use crate::state::State;

@@ -2,9 +2,11 @@
 //!
 //! A group is *partial* while some of its branches run and others wait, and cannot go on then. So those that wait come before
 //! all other admissions behind them, and make room like running sequences do; and a partial group behind the head of the
-//! queue, whose turn cannot come before the head's, gives up its places.
+//! queue, whose turn cannot come before the head's, gives up its places. Branches that come back share the blocks of what
+//! they have in common as before: the first computes it, the others wait for that.
 
-use crate::sequence::{Phase, Sequence};
+use crate::prefix_cache::Hit;
+use crate::sequence::{Phase, PromptScores, Sequence};
 use crate::state::State;
 use crate::{EngineError, GroupId, RequestId, SequenceId};
 
@@ -142,6 +144,91 @@ pub(crate) fn waits_in_part(state: &State) -> bool {
         .next()
         .and_then(|id| state.sequences.get(id))
         .is_some_and(|head| head.asks() && census(state, head.request).is_partial())
+}
+
+/// What a branch that is admitted has in common with one of its group that runs.
+pub(crate) enum Share {
+    /// Nothing more than is found anyway.
+    None,
+    /// Something that is still to be computed.
+    Later,
+    /// These blocks.
+    Now(Hit),
+}
+
+/// Looks for more than the first `found` positions.
+pub(crate) fn share(state: &State, id: SequenceId, found: u32) -> Share {
+    let Some(own) = state.sequences.get(&id).filter(|own| own.asks()) else {
+        return Share::None;
+    };
+    if !shares(state) || !matches!(own.scores, PromptScores::Done) {
+        return Share::None;
+    }
+    let layout = state.limits.layout();
+    let siblings = members(state, own.request)
+        .filter(|other| other.phase == Phase::Running)
+        .filter(|other| other.salt == own.salt && other.passed == own.passed);
+    let best = siblings
+        .map(|other| (common(own, other) / layout.block_size(), other))
+        .max_by_key(|(blocks, other)| (*blocks, other.computed));
+    let Some((blocks, other)) = best else {
+        return Share::None;
+    };
+    let tokens = blocks * layout.block_size();
+    let splits_prompt = state.limits.whole_prompt() && tokens < own.prompt_len;
+    if tokens <= found || splits_prompt {
+        return Share::None;
+    }
+    if other.computed < tokens {
+        return Share::Later;
+    }
+    let tables = other.place.iter().flat_map(|place| &place.tables);
+    let shared: Option<Vec<_>> = layout
+        .groups()
+        .zip(tables)
+        .map(|((_, info), table)| {
+            let start = layout.first_visible(info, tokens).min(blocks as usize);
+            table.share(start, blocks as usize)
+        })
+        .collect();
+    match shared {
+        Some(tables) => Share::Now(Hit { tokens, tables }),
+        None => Share::None,
+    }
+}
+
+fn shares(state: &State) -> bool {
+    let layout = state.limits.layout();
+    layout.shares_blocks() && layout.groups().next().is_some()
+}
+
+/// Tokens that two branches have in common, but for the last one of `own`, which is to be computed.
+fn common(own: &Sequence, other: &Sequence) -> u32 {
+    let most = own.tokens.len().saturating_sub(1);
+    let equal = own.tokens[..most].iter().zip(&other.tokens);
+    equal.take_while(|(a, b)| a == b).count() as u32
+}
+
+/// The sequences that an admission brings, each with the tokens that it has in common with one before: the waiting branches of
+/// a group of which none runs, else the sequence alone.
+pub(crate) fn arriving(state: &State, id: SequenceId) -> Vec<(&Sequence, u32)> {
+    let Some(own) = state.sequences.get(&id) else {
+        return Vec::new();
+    };
+    if !own.asks() || census(state, own.request).running > 0 {
+        return vec![(own, 0)];
+    }
+    let mut branches = together(state, id, Phase::Waiting);
+    // What a branch has in common with any before it in lexical order, it has with the one just before.
+    branches.sort_by(|a, b| a.tokens.cmp(&b.tokens));
+    let mut before: Option<&Sequence> = None;
+    let mut arriving = Vec::with_capacity(branches.len());
+    for branch in branches {
+        let shared = before.filter(|_| shares(state));
+        arriving.push((branch, shared.map_or(0, |before| common(branch, before))));
+        before = Some(branch);
+    }
+    arriving
 }
 
 /// Fails the request of a group that lacks blocks although it has the device for itself, nothing is under way and nothing

@@ -118,3 +118,26 @@ pub(super) fn select(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_history_is_dropped_one_by_one() {
+        let sampled = Sampled {
+            token: 1,
+            logprob: 0.0,
+            rank: 1,
+            processed_logprob: 0.0,
+            top: Vec::new(),
+            mu: None,
+        };
+        let mut history = None;
+        for _ in 0..1_000_000 {
+            history = Some(History::push(history.as_ref(), sampled.clone()));
+        }
+        assert_eq!(history.as_ref().map(History::len), Some(1_000_000));
+        drop(history);
+    }
+}

@@ -140,7 +140,13 @@ pub(super) fn submit_constrained(
 }
 
 /// A request that stops at `STOP`.
-pub(super) fn stopping(id: u64, prompt: Vec<TokenId>, n: u32, max_tokens: u32, draw: Draw) -> Request {
+pub(super) fn stopping(
+    id: u64,
+    prompt: Vec<TokenId>,
+    n: u32,
+    max_tokens: u32,
+    draw: Draw,
+) -> Request {
     let params = GenerationParams {
         max_tokens,
         n,

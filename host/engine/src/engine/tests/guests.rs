@@ -2,6 +2,7 @@
 
 mod faults;
 mod grammars;
+mod property;
 mod search;
 mod time;
 

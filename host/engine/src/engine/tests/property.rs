@@ -7,19 +7,19 @@ use std::cell::Cell;
 
 /// A request, and after how many steps it is submitted and perhaps cancelled.
 #[derive(Clone, Debug)]
-struct Job {
-    request: Request,
-    grammar: Option<u64>,
-    submit_at: usize,
-    cancel_after: Option<usize>,
+pub(super) struct Job {
+    pub(super) request: Request,
+    pub(super) grammar: Option<u64>,
+    pub(super) submit_at: usize,
+    pub(super) cancel_after: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
-struct Load {
-    info: ExecutorInfo,
-    config: EngineConfig,
-    text: MockText,
-    jobs: Vec<Job>,
+pub(super) struct Load {
+    pub(super) info: ExecutorInfo,
+    pub(super) config: EngineConfig,
+    pub(super) text: MockText,
+    pub(super) jobs: Vec<Job>,
 }
 
 /// Prompts over few distinct beginnings, so that they share prefixes.
@@ -84,7 +84,7 @@ fn groups() -> impl Strategy<Value = Vec<GroupKind>> {
 }
 
 prop_compose! {
-    fn load()(
+    pub(super) fn load()(
         kinds in groups(),
         block_size in prop_oneof![Just(1u32), Just(4), Just(5)],
         spare in 0u32..40,
@@ -121,7 +121,7 @@ prop_compose! {
 
 /// The first running sequence, how far it is, and for how many turns it has not moved.
 #[derive(Debug, Default, PartialEq)]
-struct Head {
+pub(super) struct Head {
     sequence: Option<SequenceId>,
     computed: u32,
     turns: u32,
@@ -129,7 +129,7 @@ struct Head {
 
 impl Head {
     /// Blocks that steps in flight still use may cost it a turn or two, never more.
-    fn check(&mut self, engine: &Engine<MockExecutor>) {
+    pub(super) fn check(&mut self, engine: &Engine<MockExecutor>) {
         let id = engine.state.running.values().next();
         let head = id
             .map(|id| &engine.state.sequences[id])
@@ -152,7 +152,7 @@ impl Head {
     }
 }
 
-fn submit_job(
+pub(super) fn submit_job(
     engine: &mut Engine<MockExecutor>,
     request: &Request,
     grammar: Option<u64>,

@@ -214,3 +214,20 @@ fn waiting_for_guests_is_no_stall_and_sees_commands() {
     assert_eq!(bench.finish(chosen(2), chooser).reasons, length());
     assert_eq!(bench.engine.stats().cancelled, 1);
 }
+
+#[test]
+fn a_slow_selection_is_waited_for() {
+    let mut bench = bench();
+    let clock = bench.engine.executor().clock();
+    let answers = MockAnswers::Apart(40 * MS);
+    let chooser = bench.guests.chooser("slow", answers, greedy);
+    let draw = Draw::Candidates(asked(2, Branching::Search));
+    let events = bench.submit(asking(draw, request(1, vec![1, 2], 3)), chooser);
+    run(&mut bench.engine);
+    assert_eq!(Outcome::of(1, &events).reasons, length());
+    assert_eq!(
+        clock.now(),
+        (3 * 10 + 4 * 40) * MS,
+        "three steps, four answers"
+    );
+}
