@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ThreadsConfig;
 use super::lane::{Lane, Lanes};
-use super::session::{Session, Work};
+use super::session::{On, Session, Work};
 use super::worker;
 
 /// One call, or the end of a guest.
@@ -130,7 +130,7 @@ impl Pool {
         if state.stop {
             drop(state);
             if matches!(job.work, Work::End) {
-                job.session.run(Work::End, self.config.draw);
+                job.session.run(Work::End, On::Own, self.config.draw);
             }
             return;
         }

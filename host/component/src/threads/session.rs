@@ -22,7 +22,7 @@ pub(super) struct Pooled {
 pub(super) struct Session {
     module: Arc<str>,
     pub(super) lane: Arc<Lane>,
-    pub(super) watch: Arc<Watch>,
+    watch: Arc<Watch>,
     /// The engine dropped it.
     ended: AtomicBool,
     stepping: Mutex<Option<Stepping>>,
@@ -30,11 +30,11 @@ pub(super) struct Session {
 
 /// How a thread learns, in the middle of a call, that the call takes long.
 #[derive(Default)]
-pub(super) struct Watch {
+struct Watch {
     /// The call runs on a shared thread.
-    pub(super) shared: AtomicBool,
+    shared: AtomicBool,
     /// That thread gave up its place.
-    pub(super) caught: AtomicBool,
+    caught: AtomicBool,
 }
 
 /// What a guest is asked.
@@ -105,44 +105,76 @@ impl Drop for Pooled {
     }
 }
 
+/// Which kind of thread makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum On {
+    Shared,
+    Own,
+}
+
+/// An answer on its way. Sent when its thread is done with the guest: the engine may ask again at once.
+pub(super) struct Told {
+    reply: Reply,
+    answer: Result<Answer, ChooserError>,
+}
+
+impl Told {
+    fn new(reply: Reply, answer: Result<Answer, ComponentError>) -> Self {
+        Self {
+            reply,
+            answer: answer.map_err(|error| ChooserError(error.to_string())),
+        }
+    }
+
+    pub(super) fn send(self) {
+        self.reply.send(self.answer);
+    }
+}
+
 impl Session {
-    /// Does the work and answers; on one thread at a time.
-    pub(super) fn run(&self, work: Work, draw: RowDraw) {
+    /// Does the work; on one thread at a time. With the answer comes whether the thread lost its place meanwhile.
+    pub(super) fn run(&self, work: Work, on: On, draw: RowDraw) -> (Option<Told>, bool) {
         let Ok(mut stepping) = self.stepping.try_lock() else {
-            // A second call while one is under way, or a panic in one: the first goes on, this one is refused.
-            return match work {
-                Work::Choose(_, reply) | Work::Select(_, reply) => {
-                    reply.send(Err(self.busy()));
-                }
-                // The thread in the call frees the guest after it.
-                Work::End => {}
-            };
+            // A second call while one is under way, or a panic in one. The thread in the call frees the guest after it.
+            return (self.refuse(work), false);
         };
-        match (work, &mut *stepping) {
+        self.watch.caught.store(false, Ordering::Relaxed);
+        self.watch.shared.store(on == On::Shared, Ordering::Relaxed);
+        let told = match (work, &mut *stepping) {
             (Work::Choose(rows, reply), Some(stepping)) if !self.is_ended() => {
                 let answer = choose(stepping, rows, draw).map(Answer::Choices);
-                reply.send(answer.map_err(|error| ChooserError(error.to_string())));
+                Some(Told::new(reply, answer))
             }
             (Work::Select(finished, reply), Some(stepping)) if !self.is_ended() => {
                 let answer = stepping.select(finished).map(Answer::Selected);
-                reply.send(answer.map_err(|error| ChooserError(error.to_string())));
+                Some(Told::new(reply, answer))
             }
-            _ => {}
-        }
+            _ => None,
+        };
         if self.is_ended() {
             *stepping = None;
         }
+        (told, self.watch.caught.load(Ordering::Relaxed))
     }
 
     fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
-    fn busy(&self) -> ChooserError {
-        ChooserError(format!(
-            "module {}: called while a call is under way",
+    fn refuse(&self, work: Work) -> Option<Told> {
+        let (function, reply) = match work {
+            Work::Choose(_, reply) => ("stepping.step", reply),
+            Work::Select(_, reply) => ("stepping.select", reply),
+            Work::End => return None,
+        };
+        let reason = format!(
+            "module {}: {function} called while a call is under way",
             self.module
-        ))
+        );
+        Some(Told {
+            reply,
+            answer: Err(ChooserError(reason)),
+        })
     }
 }
 

@@ -1,13 +1,12 @@
 //! The threads.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::Builder;
 use std::time::Instant;
 
 use super::lane::Lane;
 use super::pool::{Job, Next, Pool, nanoseconds};
-use super::session::Work;
+use super::session::{On, Work};
 use crate::meter::thread_cpu;
 
 /// Wasm frames and those of host functions: the engine lets a guest have 512 KiB of it.
@@ -44,11 +43,8 @@ fn shared(pool: &Arc<Pool>) {
                 }
             }
         };
-        let watch = Arc::clone(&job.session.watch);
-        watch.caught.store(false, Ordering::Relaxed);
-        watch.shared.store(true, Ordering::Relaxed);
-        run(pool, job, &mut clock);
-        if watch.caught.load(Ordering::Relaxed) && !pool.released() {
+        let caught = run(pool, job, On::Shared, &mut clock);
+        if caught && !pool.released() {
             return;
         }
     }
@@ -59,22 +55,26 @@ fn own(pool: &Arc<Pool>) {
     while let Some(lane) = pool.next_lane() {
         let mut done = 0;
         while let Some(job) = pool.next_of(&lane, done) {
-            job.session.watch.shared.store(false, Ordering::Relaxed);
-            run(pool, job, &mut clock);
+            run(pool, job, On::Own, &mut clock);
             done += 1;
         }
         clock.read();
     }
 }
 
-fn run(pool: &Pool, job: Box<Job>, clock: &mut Clock) {
+/// Whether the thread lost its place in the call.
+fn run(pool: &Pool, job: Box<Job>, on: On, clock: &mut Clock) -> bool {
     let Job { session, work } = *job;
     let counts = !matches!(work, Work::End);
     let began = Instant::now();
-    session.run(work, pool.config.draw);
+    let (told, caught) = session.run(work, on, pool.config.draw);
     if counts {
         clock.ran(&session.lane, nanoseconds(began.elapsed()));
     }
+    if let Some(told) = told {
+        told.send();
+    }
+    caught
 }
 
 /// Charges CPU time to lanes. The clock is read once for several short calls, and its time shared out by their durations.
