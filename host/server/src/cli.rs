@@ -7,6 +7,7 @@ mod generate;
 mod graph;
 mod module;
 mod options;
+mod replay;
 mod sample;
 mod serve;
 #[cfg(test)]
@@ -34,6 +35,8 @@ enum Command {
     Generate(generate::Generate),
     /// Continue one prompt with a sampler, and tell what it saw and chose.
     Sample(sample::Sample),
+    /// Run a recorded request's guests again, and say where they first do something else.
+    Replay(replay::Replay),
     /// Chat in the terminal.
     Chat(chat::Chat),
     /// Measure latency, throughput, or a running server.
@@ -57,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Serve(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Sample(c) => c.run(),
+        Command::Replay(c) => return c.run(),
         Command::Chat(c) => c.run(),
         Command::Bench(c) => c.run(),
         Command::Graph(c) => c.run(),

@@ -2,6 +2,7 @@
 
 use crate::text::EncodingLimits;
 use futures::future::BoxFuture;
+use guesthouse_component::Recorder;
 use guesthouse_engine::{CacheSalt, Chooser, EngineHandle, LogprobsMode, SamplingPlan, TokenId};
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::sync::Arc;
@@ -39,12 +40,24 @@ pub struct ServedModel {
 }
 
 /// What the administrator decided about all answers of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenerationOptions {
     /// Of which logits log-probabilities are.
     pub logprobs: LogprobsMode,
     /// Most tokens guessed per step from a sequence's own n-grams; 0 is none.
     pub drafts: u32,
+    /// Shortest and longest n-gram by which they are looked up.
+    pub lookup: (u32, u32),
+}
+
+impl Default for GenerationOptions {
+    fn default() -> Self {
+        Self {
+            logprobs: LogprobsMode::Raw,
+            drafts: 0,
+            lookup: (2, 4),
+        }
+    }
 }
 
 /// Vectors of an embedding model.
@@ -108,9 +121,28 @@ pub enum GuestError {
     Failed(String),
 }
 
+/// What the guest calls of one request share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestScope {
+    /// Unix seconds: guests have no clock.
+    pub now: u64,
+    /// Takes the calls down.
+    pub record: Option<Recorder>,
+}
+
+impl RequestScope {
+    /// Calls that nobody takes down.
+    #[must_use]
+    pub fn unrecorded(now: u64) -> Self {
+        Self { now, record: None }
+    }
+}
+
 /// What a sampler guest is asked for one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SamplerRequest {
+    /// The request's.
+    pub scope: RequestScope,
     /// The module that the client names; `None` for the model's own.
     pub module: Option<String>,
     /// A JSON object with those of these fields that are set: `temperature`, `top_p`, `top_k`, `min_p`, `typical_p`,
@@ -153,8 +185,17 @@ pub struct GrammarSource {
 
 /// A model's guests. Every call works in a store of its own or in one that its result owns.
 pub trait Guests: Send + Sync {
-    /// A chat store for one request. `now` is in Unix seconds: guests have no clock.
-    fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>>;
+    /// Begins a request that generates, whose calls are recorded if the administrator wants that. May write a file.
+    ///
+    /// # Errors
+    /// When the record cannot be written.
+    fn scope(&self, now: u64) -> Result<RequestScope, GuestError>;
+
+    /// A chat store for one request.
+    fn open_chat(
+        &self,
+        scope: &RequestScope,
+    ) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>>;
 
     /// Asks the sampler guest. Takes as long as the guest does.
     ///

@@ -34,7 +34,7 @@ impl Chat {
         let llm = Llm::start(
             self.model.name(),
             &local,
-            &super::options::modules()?,
+            &self.model.modules()?,
             &self.model.options(),
         )?;
         let mut messages: Vec<Value> = self

@@ -68,7 +68,7 @@ impl Generate {
         let llm = Llm::start(
             self.model.name(),
             &local,
-            &super::options::modules()?,
+            &self.model.modules()?,
             &self.model.options(),
         )?;
         let bar = ProgressBar::new(lines.len() as u64).with_style(ProgressStyle::with_template(

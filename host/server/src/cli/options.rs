@@ -8,10 +8,11 @@ use crate::serving::GenerationOptions;
 use crate::source::ModelRef;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
-use guesthouse_component::{Runtime, RuntimeConfig};
+use guesthouse_component::{Clock, Runtime, RuntimeConfig};
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
 use guesthouse_engine::{LogprobsMode, PrefixCaching};
 use serde::Deserialize;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What is logged, and how.
@@ -207,6 +208,10 @@ pub(super) struct ModelOptions {
     /// The sampler guest: a .wasm file, or the name of a module.
     #[arg(long, value_name = "WASM|NAME")]
     sampler_module: Option<ModuleRef>,
+    /// Write the guest calls of every request here, a file each, for `guesthouse replay`. They hold what clients send; guests
+    /// run slower.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
 }
 
 impl ModelOptions {
@@ -261,6 +266,7 @@ impl ModelOptions {
                 drafts: self
                     .speculative_config
                     .map_or(0, |config| config.num_speculative_tokens),
+                lookup: self.speculative_config.map_or((2, 4), Speculation::lookup),
             },
             numerics: if self.batch_invariant {
                 Numerics::BatchInvariant
@@ -268,6 +274,23 @@ impl ModelOptions {
                 Numerics::Fast
             },
         }
+    }
+
+    /// The built-in modules, on a runtime that records where that is asked for.
+    pub(super) fn modules(&self) -> Result<Arc<ModuleStore>> {
+        let Some(folder) = &self.record else {
+            return modules();
+        };
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let config = RuntimeConfig {
+            clock: Clock::Fuel,
+            ..runtime_config()
+        };
+        Ok(ModuleStore::recording(
+            Runtime::new(config)?,
+            folder.clone(),
+        ))
     }
 
     pub(super) fn load_format(&self) -> LoadFormat {
@@ -284,7 +307,7 @@ impl ModelOptions {
         if !self.enable_prefix_caching {
             options.prefix_caching = PrefixCaching::Off;
         }
-        load(self.name(), &self.local()?, &modules()?, &options)
+        load(self.name(), &self.local()?, &self.modules()?, &options)
             .with_context(|| format!("could not load {}", self.name()))
     }
 
@@ -298,6 +321,10 @@ impl ModelOptions {
 
 /// The runtime of guests, with compiled code kept between runs.
 pub(super) fn runtime() -> Result<Arc<Runtime>> {
+    Ok(Runtime::new(runtime_config())?)
+}
+
+fn runtime_config() -> RuntimeConfig {
     let cache_dir = match crate::paths::modules() {
         Ok(folder) => Some(folder),
         Err(error) => {
@@ -305,10 +332,10 @@ pub(super) fn runtime() -> Result<Arc<Runtime>> {
             None
         }
     };
-    Ok(Runtime::new(RuntimeConfig {
+    RuntimeConfig {
         cache_dir,
         ..RuntimeConfig::default()
-    })?)
+    }
 }
 
 /// The built-in modules.

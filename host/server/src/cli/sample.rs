@@ -1,6 +1,6 @@
 //! `guesthouse sample`: one prompt through one sampler, with what the sampler saw and chose.
 
-use super::options::{ModelOptions, modules};
+use super::options::ModelOptions;
 use crate::llm::{Completion, Llm, SamplingParams};
 use crate::model::trace::{Candidate, Traced, TracedGuests};
 use crate::model::{ModuleRef, load};
@@ -63,7 +63,7 @@ impl Sample {
             options.guests.sampler.clone_from(&self.sampler);
         }
         let name = self.model.name();
-        let mut loaded = load(name, &self.model.local()?, &modules()?, &options)
+        let mut loaded = load(name, &self.model.local()?, &self.model.modules()?, &options)
             .with_context(|| format!("could not load {name}"))?;
         let teller = Arc::new(Teller {
             tokenizer: Arc::clone(&loaded.served.tokenizer),

@@ -1,6 +1,6 @@
 //! `guesthouse serve`.
 
-use super::options::{ModelOptions, modules};
+use super::options::ModelOptions;
 use crate::admin::{self, Admin};
 use crate::http::{self, ApiKeys, AppState, CorsOrigins, HttpConfig, Served};
 use crate::model::watch::Watcher;
@@ -70,7 +70,7 @@ impl Serve {
             .served_model_name
             .first()
             .map_or_else(|| self.model.name().to_owned(), Clone::clone);
-        let modules = modules()?;
+        let modules = self.model.modules()?;
         if let Some(folder) = &self.modules {
             // The first model may need one of them.
             let watching = Watcher::open(folder, &modules).and_then(Watcher::start);

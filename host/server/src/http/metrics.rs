@@ -193,7 +193,7 @@ pub(super) fn render(models: &[Measured<'_>]) -> String {
             out.sample(name, &[("model_name", model.name)], value(&model.stats));
         }
     }
-    let counters: [Family<OfStats<u64>>; 8] = [
+    let counters: [Family<OfStats<u64>>; 9] = [
         (
             "vllm:num_preemptions_total",
             "Sequences preempted.",
@@ -221,18 +221,23 @@ pub(super) fn render(models: &[Measured<'_>]) -> String {
         ),
         (
             "vllm:spec_decode_num_drafts_total",
-            "Rows with drafts.",
+            "Rows with guessed tokens.",
             |stats| stats.drafts,
         ),
         (
             "vllm:spec_decode_num_draft_tokens_total",
-            "Tokens drafted.",
+            "Tokens guessed.",
             |stats| stats.drafted_tokens,
         ),
         (
             "vllm:spec_decode_num_accepted_tokens_total",
-            "Drafted tokens that were accepted.",
+            "Guessed tokens that were right.",
             |stats| stats.accepted_tokens,
+        ),
+        (
+            "guesthouse:forced_tokens_total",
+            "Tokens that a grammar forced, emitted without a draw.",
+            |stats| stats.forced_tokens,
         ),
     ];
     for (name, help, value) in counters {

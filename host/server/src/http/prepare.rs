@@ -7,7 +7,9 @@ use crate::openai::{
     ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidEmbedding,
     ValidGenerate, ValidParams,
 };
-use crate::serving::{Chat, Conversation, GuestError, Planned, SamplerRequest, ServedModel};
+use crate::serving::{
+    Chat, Conversation, GuestError, Planned, RequestScope, SamplerRequest, ServedModel,
+};
 use crate::text::{StopSet, TextParams};
 use guesthouse_engine::TokenId;
 use guesthouse_tokenizer::{AddSpecial, Segment, Tokenizer};
@@ -30,6 +32,7 @@ pub(super) struct Rendered {
     pub(super) tokens: Vec<TokenId>,
     pub(super) conversation: Conversation,
     pub(super) chat: Box<dyn Chat>,
+    pub(super) scope: RequestScope,
 }
 
 /// Runs work that takes longer than a poll should.
@@ -119,7 +122,11 @@ pub(super) async fn render(
     length: Length,
 ) -> Result<Rendered, ApiError> {
     let conversation = conversation.to_guest(ids::now());
-    let mut chat = model.guests.open_chat(conversation.now).await?;
+    let scope = match length {
+        Length::Context => scope(model)?,
+        Length::Any => RequestScope::unrecorded(conversation.now),
+    };
+    let mut chat = model.guests.open_chat(&scope).await?;
     let segments = chat.render(&conversation).await;
     let segments = segments.map_err(|error| from_guest(error, Some("messages")))?;
     let tokens = encode_segments(model, segments, length).await?;
@@ -127,7 +134,13 @@ pub(super) async fn render(
         tokens,
         conversation,
         chat,
+        scope,
     })
+}
+
+/// What the guest calls of a request share.
+fn scope(model: &ServedModel) -> Result<RequestScope, ApiError> {
+    Ok(model.guests.scope(ids::now())?)
 }
 
 /// `field` is where the prompts came from.
@@ -175,6 +188,7 @@ pub(super) async fn completion(
         model,
         request.params(),
         Input {
+            scope: scope(model)?,
             tenant,
             field: "prompt",
             prompts,
@@ -203,6 +217,7 @@ pub(super) async fn generate(
     let prompt = std::slice::from_ref(request.prompt());
     let prompts = encode_prompts(model, "prompt", prompt, AddSpecial::Yes).await?;
     let input = Input {
+        scope: scope(model)?,
         tenant,
         field: "prompt",
         prompts,
@@ -223,6 +238,7 @@ pub(super) async fn chat(
         tokens,
         conversation,
         mut chat,
+        scope,
     } = render(model, request.conversation(), Length::Context).await?;
     if tokens.is_empty() {
         return Err(ApiError::invalid(
@@ -237,6 +253,7 @@ pub(super) async fn chat(
         parsers.push(chat.parser(&conversation).await?);
     }
     let input = Input {
+        scope,
         tenant,
         field: "messages",
         prompts: vec![tokens],
@@ -249,6 +266,7 @@ pub(super) async fn chat(
 }
 
 struct Input {
+    scope: RequestScope,
     tenant: Tenant,
     field: &'static str,
     prompts: Vec<Vec<TokenId>>,
@@ -284,7 +302,7 @@ async fn build(
             None => stop_strings.push(stop),
         }
     }
-    let (prompts, seed) = plan(model, params, &ends, prompts).await?;
+    let (prompts, seed) = plan(model, params, &ends, &input.scope, prompts).await?;
     let mut told_stop_tokens = stopping.tokens().to_vec();
     told_stop_tokens.retain(|token| !ends.contains(token));
     Ok(Job {
@@ -316,6 +334,7 @@ async fn plan(
     model: &Arc<ServedModel>,
     params: &ValidParams,
     ends: &[TokenId],
+    scope: &RequestScope,
     prompts: Vec<(Vec<TokenId>, u32)>,
 ) -> Result<(Vec<JobPrompt>, Option<u64>), ApiError> {
     let mut bad_words = Vec::new();
@@ -348,11 +367,13 @@ async fn plan(
         .collect();
     let params = params.clone();
     let model = Arc::clone(model);
+    let scope = scope.clone();
     let planned = blocking(move || {
         let breakers = breaking_tokens(&model, &breakers);
         let fields = params.sampler_request(&bad_words, &breakers);
         let ask = |prompt: &(Vec<TokenId>, u32)| {
             model.guests.plan(&SamplerRequest {
+                scope: scope.clone(),
                 module: module.clone(),
                 fields: fields.clone(),
                 prompt_len: u32::try_from(prompt.0.len()).unwrap_or(u32::MAX),

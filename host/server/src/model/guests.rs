@@ -4,7 +4,8 @@ use crate::model::ModuleStore;
 use crate::model::Modules;
 use crate::model::store::Chosen;
 use crate::serving::{
-    Chat, Conversation, Delta, GuestError, Guests, ParserId, Planned, SamplerRequest,
+    Chat, Conversation, Delta, GrammarSource, GuestError, Guests, ParserId, Planned, RequestScope,
+    SamplerRequest,
 };
 use futures::future::{BoxFuture, FutureExt};
 use guesthouse_component::{
@@ -14,7 +15,6 @@ use guesthouse_component::{
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A model's guests with what they are told of it.
 pub struct ModelGuests {
@@ -49,7 +49,19 @@ impl ModelGuests {
 }
 
 impl Guests for ModelGuests {
-    fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
+    fn scope(&self, now: u64) -> Result<RequestScope, GuestError> {
+        let record = self.store.record(&CallContext::new("", now));
+        let record = record.map_err(|error| {
+            GuestError::Failed(format!("the request cannot be recorded: {error}"))
+        })?;
+        Ok(RequestScope { now, record })
+    }
+
+    fn open_chat(
+        &self,
+        scope: &RequestScope,
+    ) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
+        let context = context(scope);
         let (module, files, controls) = (
             self.chat.current(),
             self.files.clone(),
@@ -59,7 +71,7 @@ impl Guests for ModelGuests {
             let session = module
                 .chat()
                 .map_err(guest_error)?
-                .open(files, controls, CallContext::new("", now))
+                .open(files, controls, context)
                 .await
                 .map_err(guest_error)?;
             Ok(Box::new(Session {
@@ -88,25 +100,28 @@ impl Guests for ModelGuests {
             choices: request.n,
             ..self.facts.clone()
         };
-        let planned = module
+        let (planned, stepping) = module
             .sampler()
             .map_err(guest_error)?
-            .plan(&request.fields, &facts, context())
+            .begin(&request.fields, &facts, context(&request.scope))
             .map_err(guest_error)?;
         Ok(Planned {
             plan: planned.plan,
             seed: planned.seed,
-            grammar: None,
-            chooser: None,
+            grammar: planned.grammar.map(|grammar| GrammarSource {
+                syntax: grammar.syntax,
+                source: grammar.source,
+            }),
+            chooser: stepping.map(|stepping| self.store.samplers().chooser(stepping)),
         })
     }
 }
 
-fn context() -> CallContext {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs());
-    CallContext::new("", now)
+fn context(scope: &RequestScope) -> CallContext {
+    CallContext {
+        recorder: scope.record.clone(),
+        ..CallContext::new("", scope.now)
+    }
 }
 
 struct Session {

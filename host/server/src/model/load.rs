@@ -8,7 +8,9 @@ use crate::source::{LocalModel, SourceError};
 use crate::text::EncodingLimits;
 use guesthouse_component::{ComponentError, ModelFacts, Role};
 use guesthouse_device::{CudaGraphs, DeviceError, DeviceExecutor, Numerics};
-use guesthouse_engine::{CacheSalt, Engine, EngineConfig, EngineThread, PrefixCaching};
+use guesthouse_engine::{
+    CacheSalt, Engine, EngineConfig, EngineThread, Executor as _, GroupKind, PrefixCaching,
+};
 use guesthouse_graph::{
     Catalog, DummyCatalog, Graph, GraphError, Op, Output, PassOptions, Plan, PlanOptions,
     SourceCatalog, WeightExpr,
@@ -327,8 +329,20 @@ pub fn load(
         max_running: options.max_num_seqs as usize,
         max_step_tokens: target.step_tokens(options),
         prefix_cache: options.prefix_caching,
+        lookup_min: options.generation.lookup.0,
+        lookup_max: options.generation.lookup.1,
         ..EngineConfig::default()
     };
+    let recurrent = executor
+        .info()
+        .groups
+        .iter()
+        .any(|group| group.kind == GroupKind::Recurrent);
+    if options.generation.drafts > 0 && recurrent {
+        tracing::warn!(
+            "no tokens are guessed: this model keeps recurrent states, which cannot take a refused guess back"
+        );
+    }
     let engine = EngineThread::spawn(Engine::new(executor, config)).map_err(LoadError::Thread)?;
     let vocab = plan.graph.info.vocab_size;
     let stop_tokens: Vec<u32> = files

@@ -1,10 +1,15 @@
 //! Modules by name: built in, from a watched folder, or uploaded. They are replaced while models use them.
 
 use crate::model::check::{self, Checked};
-use guesthouse_component::{ComponentError, Module, Origin, Role, Runtime, builtin};
+use guesthouse_component::{
+    CallContext, ComponentError, Module, Origin, Recorder, Role, RowDraw, Runtime, SamplerThreads,
+    ThreadsConfig, builtin,
+};
+use guesthouse_device::sample::draw_row;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -114,13 +119,25 @@ pub struct Rejection {
     pub at: u64,
 }
 
+/// Where requests are recorded.
+struct Records {
+    folder: PathBuf,
+    /// Unix seconds; keeps the files of several runs apart.
+    begun: u64,
+    next: AtomicU64,
+}
+
 /// All modules of a process. Names of live modules are unique; a live module stands before a built-in one of its role
 /// and name.
 pub struct ModuleStore {
     runtime: Arc<Runtime>,
+    /// Run the samplers that choose tokens.
+    samplers: SamplerThreads,
     live: RwLock<BTreeMap<ModuleName, LiveModule>>,
     rejected: Mutex<BTreeMap<PathBuf, Rejection>>,
     built_in: Mutex<HashMap<(Role, &'static str), LiveModule>>,
+    /// Where requests are recorded.
+    records: Option<Records>,
     /// Held while a module is loaded, checked and put in place: later calls win.
     placing: Mutex<()>,
 }
@@ -139,11 +156,31 @@ impl ModuleStore {
     /// Only the built-in modules.
     #[must_use]
     pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+        Self::with_records(runtime, None)
+    }
+
+    /// Likewise, with a folder for the guest calls of every request. The runtime's clock should be
+    /// [`Clock::Fuel`](guesthouse_component::Clock::Fuel).
+    #[must_use]
+    pub fn recording(runtime: Arc<Runtime>, folder: PathBuf) -> Arc<Self> {
+        let records = Records {
+            folder,
+            begun: now(),
+            next: AtomicU64::new(0),
+        };
+        Self::with_records(runtime, Some(records))
+    }
+
+    fn with_records(runtime: Arc<Runtime>, records: Option<Records>) -> Arc<Self> {
+        let draw: RowDraw =
+            |row, random, position| draw_row(row, random, position).map_err(|e| e.to_string());
         Arc::new(Self {
             runtime,
+            samplers: SamplerThreads::new(ThreadsConfig::new(draw)),
             live: RwLock::default(),
             rejected: Mutex::default(),
             built_in: Mutex::default(),
+            records,
             placing: Mutex::default(),
         })
     }
@@ -152,6 +189,25 @@ impl ModuleStore {
     #[must_use]
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
+    }
+
+    /// A new record for a request with this context, if requests are recorded.
+    ///
+    /// # Errors
+    /// When its file cannot be written.
+    pub fn record(&self, context: &CallContext) -> std::io::Result<Option<Recorder>> {
+        let Some(records) = &self.records else {
+            return Ok(None);
+        };
+        let number = records.next.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{number:06}.jsonl", records.begun);
+        Recorder::create(&records.folder.join(name), &self.runtime, context).map(Some)
+    }
+
+    /// What runs the samplers that choose tokens.
+    #[must_use]
+    pub fn samplers(&self) -> &SamplerThreads {
+        &self.samplers
     }
 
     /// Loads and checks a module, then lets it serve under `name` in place of what did. Blocks, and must not be called

@@ -1,6 +1,6 @@
 //! What a sampler guest saw and chose, step by step: guests that tell.
 
-use crate::serving::{Chat, GuestError, Guests, Planned, SamplerRequest};
+use crate::serving::{Chat, GuestError, Guests, Planned, RequestScope, SamplerRequest};
 use futures::future::BoxFuture;
 use guesthouse_engine::{
     Answer, Answers, Chooser, ChooserError, Content, Finished, Next, Reply, RequestId, Rows,
@@ -92,8 +92,15 @@ pub struct TracedGuests {
 }
 
 impl Guests for TracedGuests {
-    fn open_chat(&self, now: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
-        self.inner.open_chat(now)
+    fn scope(&self, now: u64) -> Result<RequestScope, GuestError> {
+        self.inner.scope(now)
+    }
+
+    fn open_chat(
+        &self,
+        scope: &RequestScope,
+    ) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
+        self.inner.open_chat(scope)
     }
 
     fn plan(&self, request: &SamplerRequest) -> Result<Planned, GuestError> {

@@ -4,7 +4,7 @@ use super::super::options::ModelOptions;
 use super::report::{Output, Timing, distribution, latencies, rate};
 use super::roofline::Roofline;
 use crate::model::LoadedModel;
-use crate::serving::SamplerRequest;
+use crate::serving::{RequestScope, SamplerRequest};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use guesthouse_engine::{
@@ -309,6 +309,7 @@ impl Work {
     ) -> Result<(Arc<SamplingPlan>, Option<Box<dyn Chooser>>)> {
         let fields = json!({ "temperature": self.temperature, "top_p": self.top_p });
         let planned = loaded.served.guests.plan(&SamplerRequest {
+            scope: RequestScope::unrecorded(0),
             module: None,
             fields: fields.to_string(),
             prompt_len: u32::try_from(prompt.len()).unwrap_or(u32::MAX),

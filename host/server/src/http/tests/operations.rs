@@ -86,6 +86,7 @@ async fn metrics_have_vllms_names_and_count() {
         ("vllm:spec_decode_num_drafts_total", "counter"),
         ("vllm:spec_decode_num_draft_tokens_total", "counter"),
         ("vllm:spec_decode_num_accepted_tokens_total", "counter"),
+        ("guesthouse:forced_tokens_total", "counter"),
         ("vllm:request_success_total", "counter"),
         ("vllm:time_to_first_token_seconds", "histogram"),
         ("vllm:time_per_output_token_seconds", "histogram"),

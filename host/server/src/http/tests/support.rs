@@ -3,7 +3,7 @@
 use crate::http::{AppState, HttpConfig, router};
 use crate::serving::{
     Chat, Conversation, Delta, EmbeddingFacts, GenerationOptions, GuestError, Guests, ParserId,
-    Planned, SamplerRequest, SamplingDefaults, ServedModel,
+    Planned, RequestScope, SamplerRequest, SamplingDefaults, ServedModel,
 };
 use crate::text::EncodingLimits;
 use axum::body::{Body, to_bytes};
@@ -189,7 +189,11 @@ pub(super) struct GuestScript {
 struct FakeGuests(Arc<GuestScript>);
 
 impl Guests for FakeGuests {
-    fn open_chat(&self, _: u64) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
+    fn scope(&self, now: u64) -> Result<RequestScope, GuestError> {
+        Ok(RequestScope::unrecorded(now))
+    }
+
+    fn open_chat(&self, _: &RequestScope) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
         let chat: Box<dyn Chat> = Box::new(FakeChat {
             script: Arc::clone(&self.0),
             parsers: Vec::new(),
