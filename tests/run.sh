@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests but those on a GPU (tests/gpu.sh). Needs rustup, gcc, python3 with venv and pip; downloads crates, two Python
-# packages and the starter model.
+# All tests but those on a GPU (tests/gpu.sh). Needs rustup, gcc, python3 with venv and pip; downloads crates, some packages
+# for Python and JavaScript (and Node.js from PyPI where there is none) and the starter model.
 #
 #   tests/run.sh            everything
 #   tests/run.sh fast       without the end-to-end tests
@@ -20,8 +20,11 @@ python3 tests/golden/models.py --check
 step guests
 # Logic of guests runs natively; the wasm32 target has no test runner.
 cargo test --quiet --manifest-path guests/Cargo.toml --target-dir target/guests-native --target "$host" \
-  -p guesthouse-sdk --features guesthouse-sdk/chat -p guesthouse-chat-jinja -p guesthouse-chat-chatml -p guesthouse-chat-chatglm \
+  -p guesthouse-sdk -p guesthouse-sdk-step --features guesthouse-sdk/chat -p guesthouse-chat-jinja -p guesthouse-chat-chatml -p guesthouse-chat-chatglm \
   -p guesthouse-chat-baichuan -p guesthouse-chat-vicuna -p guesthouse-chat-alpaca -p guesthouse-chat-llama2
+cargo test --quiet --manifest-path guests/Cargo.toml --target-dir target/guests-native --target "$host" \
+  -p guesthouse-sampler-standard -p guesthouse-sampler-beam -p guesthouse-sampler-best-of -p guesthouse-sampler-contrastive \
+  -p guesthouse-sampler-tree
 (cd guests && cargo clippy --quiet --release --workspace --target-dir ../target/guests -- -D warnings)
 
 step clippy
@@ -33,6 +36,11 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
   cargo test --workspace --no-fail-fast
 fi
+
+step "samplers in other languages"
+(cd examples/sampler-rust && cargo fmt --check)
+cargo test --quiet --manifest-path examples/sampler-rust/Cargo.toml --target-dir target/guests-native --target "$host"
+examples/build.sh target/examples
 
 step "CUDA kernels"
 if [ -n "${GUESTHOUSE_NVRTC:-}" ]; then
