@@ -193,3 +193,8 @@ macro_rules! export_step_sampler {
         );
     };
 }
+
+/// The snippets of docs/samplers.md compile and do what it says.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/samplers.md")]
+mod docs {}
