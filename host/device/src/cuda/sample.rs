@@ -466,6 +466,9 @@ fn read<'a>(slot: &'a Slot, notes: &Notes) -> (&'a [ResultWords], Lists<'a>) {
 
 /// The whole words of a range of bytes.
 fn words<T: Pod>(bytes: &[u8], from: usize, to: usize) -> &[T] {
-    let part = bytes.get(from..to.min(bytes.len())).unwrap_or_default();
-    bytemuck::cast_slice(&part[..part.len() / size_of::<T>() * size_of::<T>()])
+    match bytes.get(from..to.min(bytes.len())) {
+        // An empty slice need not lie where a T could.
+        None | Some([]) => &[],
+        Some(part) => bytemuck::cast_slice(&part[..part.len() / size_of::<T>() * size_of::<T>()]),
+    }
 }
