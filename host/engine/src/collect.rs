@@ -269,7 +269,7 @@ fn collect_failure(state: &mut State, id: SequenceId, message: String) {
         sequence.unknown -= 1;
     }
     if sequence.is_live() {
-        let (request, choice) = (sequence.request, sequence.order.choice);
+        let (request, choice) = (sequence.request, sequence.choice());
         state.fail(
             request,
             Some(choice),

@@ -107,7 +107,7 @@ pub(crate) fn allows(state: &mut State, id: SequenceId, token: TokenId) -> bool 
 
 fn fail(state: &mut State, id: SequenceId, error: &ConstraintError) {
     if let Some(sequence) = state.sequences.get(&id) {
-        let (request, choice) = (sequence.request, sequence.order.choice);
+        let (request, choice) = (sequence.request, sequence.choice());
         let message = error.to_string();
         let error = EngineError::Constraint { choice, message };
         state.fail(request, Some(choice), error);

@@ -20,6 +20,9 @@
 //! 7. `collect.rs` applies the [`StepOutput`]: tokens become [`Event`]s, completed blocks become findable, what ended
 //!    is freed. A sequence whose stop token shows only now has one more row under way; its result counts nowhere, and
 //!    its slot and blocks stay taken until it is collected.
+//! 8. Where a guest chooses ([`Draw::Candidates`], [`Draw::Row`]), a step brings no token but what to choose from.
+//!    `stepping.rs` asks the request's [`Chooser`] when all its branches have theirs, waits a twentieth of a step for the
+//!    answer, and lets branches go on, fork and finish. Late ones sit out; the loop goes on without them.
 //!
 //! # Modules
 //! | | |
@@ -29,10 +32,11 @@
 //! | `admit.rs`, `scheduler.rs`, `preempt.rs` | policies: who runs, how far, who makes room |
 //! | `batch.rs`, `collect.rs` | the two ends of a step |
 //! | `block_pool.rs`, `prefix_cache.rs`, `layout.rs` | blocks, which of them are found again, block arithmetic |
+//! | `stepping.rs` | requests whose tokens guests choose: asking, waiting, forking, groups |
 //! | `integrity.rs` | proof that all of that agrees |
 //! | `thread.rs` | [`EngineThread`] and its handle |
 //! | `step.rs`, `executor.rs`, `sampling.rs`, `ids.rs` | the contract with the executor |
-//! | `mock.rs` | an executor that checks the contract |
+//! | `mock.rs` | an executor that checks the contract, and guests in virtual time |
 //!
 //! # Example
 //! ```

@@ -5,8 +5,8 @@ use crate::constrain::Grammar;
 use crate::speculate::Speculation;
 use crate::stepping::Branch;
 use crate::{
-    BlockId, CacheSalt, LogprobsMode, Priority, RandomKey, RequestId, Sampled, SamplingPlan,
-    SequenceId, Slot, Ticket, TokenId,
+    BlockId, Branching, CacheSalt, LogprobsMode, Priority, RandomKey, RequestId, Sampled,
+    SamplingPlan, SequenceId, Slot, Ticket, TokenId,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -144,6 +144,21 @@ impl Sequence {
     /// Whether a guest chooses its tokens.
     pub(crate) fn asks(&self) -> bool {
         self.branch.is_some()
+    }
+
+    /// Whether it is a branch of a search.
+    pub(crate) fn searches(&self) -> bool {
+        let asked = self.sampling.draw.asked().filter(|_| self.asks());
+        asked.is_some_and(|asked| asked.branching == Branching::Search)
+    }
+
+    /// The choice that its events are about; 0 for all of a search.
+    pub(crate) fn choice(&self) -> u32 {
+        if self.searches() {
+            0
+        } else {
+            self.order.choice
+        }
     }
 
     /// Waits for a place, from which it is computed anew.

@@ -11,6 +11,7 @@ use crate::{
     SequenceId, admit, batch, constrain,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// One choice of an answer, worked out.
 struct Step {
@@ -136,10 +137,13 @@ fn advance_search(state: &mut State, request: RequestId, rows: &[SequenceId], st
     for step in steps {
         if let Some(reason) = step.end {
             complete(state, request, step, reason);
-        } else if first.contains_key(&step.parent) {
-            forks.push(step);
-        } else {
-            first.insert(step.parent, step);
+            continue;
+        }
+        match first.entry(step.parent) {
+            Entry::Occupied(_) => forks.push(step),
+            Entry::Vacant(entry) => {
+                entry.insert(step);
+            }
         }
     }
     // Their slots may serve forks.
@@ -192,20 +196,16 @@ fn push(state: &mut State, id: SequenceId, step: Step) {
     let Some(sequence) = state.sequences.get_mut(&id) else {
         return;
     };
+    let searches = sequence.searches();
     let Some(branch) = &mut sequence.branch else {
         return;
     };
     sequence.tokens.push(step.sampled.token);
-    branch.from = step.index;
-    branch.row = BranchRow::Wanted;
-    let searches = sequence
-        .sampling
-        .draw
-        .asked()
-        .is_some_and(|asked| asked.branching == Branching::Search);
     if searches {
         branch.history = Some(History::push(branch.history.as_ref(), step.sampled));
     }
+    branch.from = step.index;
+    branch.row = BranchRow::Wanted;
 }
 
 /// A sequence that has its parent's tokens so far and shares its blocks until it writes; where there is no slot for it, or

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::{
-    CacheSalt, EngineConfig, FinishReason, GenerationParams, MockExecutor, MockFailure, Priority,
-    SamplingPlan, Ticket,
+    Answer, Asked, Branching, CacheSalt, Choice, Choices, Chooser, Content, Draw, EngineConfig,
+    FinishReason, Finished, GenerationParams, Hidden, MockExecutor, MockFailure, Next, Priority,
+    Reply, Rows, SamplingPlan, Ticket,
 };
 use std::sync::mpsc::{Receiver, channel};
 
@@ -228,4 +229,116 @@ fn a_lost_device_is_reported() {
         submit(&handle, request(&handle, 1, 50)).unwrap_err(),
         SubmitError::Dead
     );
+}
+
+/// A guest on a thread of its own, which takes the best candidate.
+struct Remote(std::sync::mpsc::Sender<(Rows, Reply)>);
+
+impl Remote {
+    fn spawn() -> Box<dyn Chooser> {
+        let (sender, questions) = channel::<(Rows, Reply)>();
+        std::thread::spawn(move || {
+            for (rows, reply) in questions {
+                let Content::Candidates { n, tokens, .. } = &rows.content else {
+                    panic!("no candidates");
+                };
+                let best = tokens.iter().step_by(*n as usize);
+                let branches = best.zip(0..).map(|(&token, row)| Choice {
+                    row,
+                    token,
+                    next: Next::Continue,
+                    score: 0.0,
+                });
+                let branches = branches.collect();
+                reply.send(Ok(Answer::Choices(Choices { branches })));
+            }
+        });
+        Box::new(Self(sender))
+    }
+}
+
+impl Chooser for Remote {
+    fn module(&self) -> &str {
+        "remote"
+    }
+
+    fn choose(&mut self, rows: Rows, reply: Reply) {
+        let _ = self.0.send((rows, reply));
+    }
+
+    fn select(&mut self, _: Finished, _: Reply) {}
+}
+
+fn submit_chosen(handle: &EngineHandle, chooser: Box<dyn Chooser>) -> Receiver<Event> {
+    let asked = Asked {
+        candidates: 2,
+        branching: Branching::Choices,
+        hidden: Hidden::Kept,
+    };
+    let request = Request {
+        sampling: Arc::new(SamplingPlan {
+            stages: Vec::new(),
+            draw: Draw::Candidates(asked),
+        }),
+        ..request(handle, 1, 20)
+    };
+    let (sender, receiver) = channel();
+    let attachments = Attachments {
+        chooser: Some(chooser),
+        ..Attachments::from(Box::new(sender))
+    };
+    handle.submit(request, attachments).unwrap();
+    receiver
+}
+
+#[test]
+fn guests_answer_from_other_threads() {
+    let handle = small();
+    let expected = finish(&submit(&handle, request(&handle, 1, 20)).unwrap());
+    let all: Vec<_> = (0..8)
+        .map(|_| submit_chosen(&handle, Remote::spawn()))
+        .collect();
+    handle.shutdown(Drain::Yes);
+    for events in &all {
+        assert_eq!(finish(events), expected);
+    }
+    handle.join();
+    assert_eq!(handle.health(), Health::Stopped);
+}
+
+/// A guest that keeps its questions.
+struct Silent(Vec<Reply>, std::sync::mpsc::Sender<()>);
+
+impl Chooser for Silent {
+    fn module(&self) -> &str {
+        "silent"
+    }
+
+    fn choose(&mut self, _: Rows, reply: Reply) {
+        self.0.push(reply);
+        let _ = self.1.send(());
+    }
+
+    fn select(&mut self, _: Finished, _: Reply) {}
+}
+
+#[test]
+fn the_thread_serves_and_ends_while_a_guest_is_silent() {
+    let handle = small();
+    let (asked, was_asked) = channel();
+    let silent = submit_chosen(&handle, Box::new(Silent(Vec::new(), asked)));
+    was_asked.recv().unwrap();
+    let events = submit(&handle, request(&handle, 2, 20)).unwrap();
+    assert_eq!(finish(&events).1, Some(FinishReason::Length));
+    handle.shutdown(Drain::No);
+    handle.join();
+    let last = silent.iter().last().unwrap();
+    assert!(matches!(
+        last,
+        Event::Failed {
+            error: EngineError::Aborted,
+            ..
+        }
+    ));
+    assert_eq!(handle.health(), Health::Stopped);
 }

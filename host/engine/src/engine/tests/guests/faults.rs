@@ -166,7 +166,7 @@ fn a_reply_that_is_lost() {
     let outcome = bench.finish(asking(CHOICES, request(1, vec![1], 5)), Box::new(Silent));
     assert_eq!(
         outcome.error.unwrap().to_string(),
-        "the sampler guest ended without an answer"
+        "sampler module silent: the sampler guest ended without an answer"
     );
 }
 

@@ -448,3 +448,23 @@ fn nothing_streams_before_a_search_ends() {
     run(&mut bench.engine);
     assert_eq!(events.try_iter().count(), 10 + 1);
 }
+
+#[test]
+fn a_search_that_cannot_be_sampled_names_its_only_choice() {
+    let mut bench = Bench::small();
+    let chooser = bench.prompt(greedy);
+    let draw = Draw::Row(asked(1, Branching::Search));
+    let sampling = SamplingPlan {
+        stages: vec![Stage::AllowedTokens(Vec::new())],
+        draw,
+    };
+    let request = Request {
+        sampling: Arc::new(sampling),
+        ..request(1, vec![1, 2], 5)
+    };
+    let error = bench.finish(request, chooser).error.unwrap();
+    assert_eq!(
+        error.to_string(),
+        "no token could be chosen for choice 0: all tokens are masked"
+    );
+}
