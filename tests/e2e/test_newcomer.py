@@ -1,33 +1,16 @@
 """An architecture that nobody has ever heard of, from `guesthouse module new` to answers, while a server runs: as
 docs/add-an-architecture.md says. The expected numbers are newcomer/reference.py's."""
-import os, pathlib, shutil, subprocess, time
+import pathlib, shutil, subprocess, time
 
 import pytest
 
 from conftest import BINARY, Server
 from newcomer import reference
+from projects import ROOT, build, run
 
-ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(__file__).parent / "newcomer"
 KEY = {"authorization": "Bearer opensesame"}
 PROMPT = "The guest builds."
-
-
-def run(*arguments, **more):
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=1200, **more)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def build(project):
-    """The project's component. Shares what the built-in guests were built from; takes nothing from the network."""
-    target = os.environ.get("GUESTHOUSE_GUESTS_TARGET", str(ROOT / "target" / "guests"))
-    # Cargo's settings for the host are none of the guest's.
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("CARGO_", "RUSTFLAGS")) or k == "CARGO_HOME"}
-    env["RUSTUP_TOOLCHAIN"] = run("rustup", "show", "active-toolchain", cwd=ROOT).split()[0]
-    run("cargo", "build", "--release", "--offline", "--target-dir", target, cwd=project, env=env)
-    built = pathlib.Path(target, "wasm32-unknown-unknown", "release", project.name.replace("-", "_") + ".wasm")
-    return pathlib.Path(shutil.copy(built, project / "out.wasm"))
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 pub(in crate::cli) enum New {
     /// A graph guest: builds the graph of one or more architectures.
     Model(NewModel),
+    /// A sampler guest: chooses tokens itself.
+    Sampler(NewSampler),
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct NewModel {
+struct Project {
     /// Name of project and module: 1 to 64 of a-z, 0-9 and '-', a letter first.
     #[arg(value_parser = project_name)]
     name: String,
@@ -23,13 +25,27 @@ pub(in crate::cli) struct NewModel {
     /// The guests' SDK: a version on crates.io, or the path of guests/sdk in a checkout (default: this binary's version).
     #[arg(long, value_name = "PATH|VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     sdk: String,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct NewModel {
+    #[command(flatten)]
+    project: Project,
     /// Name in `architectures` of config.json (default: NAME in camel case, with ForCausalLM).
     #[arg(long, value_parser = architecture_name)]
     architecture: Option<String>,
 }
 
+#[derive(Debug, Args)]
+pub(in crate::cli) struct NewSampler {
+    #[command(flatten)]
+    project: Project,
+}
+
 /// Path in the project, and text with `{{…}}` to fill in.
-const MODEL: [(&str, &str); 5] = [
+type File = (&'static str, &'static str);
+
+const MODEL: [File; 5] = [
     (
         "Cargo.toml",
         include_str!("../../../templates/model/Cargo.toml.in"),
@@ -52,39 +68,86 @@ const MODEL: [(&str, &str); 5] = [
     ),
 ];
 
+const SAMPLER: [File; 6] = [
+    (
+        "Cargo.toml",
+        include_str!("../../../templates/sampler/Cargo.toml.in"),
+    ),
+    (
+        ".cargo/config.toml",
+        include_str!("../../../templates/sampler/config.toml"),
+    ),
+    (
+        ".gitignore",
+        include_str!("../../../templates/sampler/gitignore"),
+    ),
+    (
+        "README.md",
+        include_str!("../../../templates/sampler/README.md"),
+    ),
+    (
+        "src/lib.rs",
+        include_str!("../../../templates/sampler/lib.rs"),
+    ),
+    (
+        "src/tests.rs",
+        include_str!("../../../templates/sampler/tests.rs"),
+    ),
+];
+
 impl New {
     pub(super) fn run(self) -> Result<()> {
         match self {
             Self::Model(new) => new.run(),
+            Self::Sampler(new) => new.run(),
         }
     }
 }
 
 impl NewModel {
     fn run(self) -> Result<()> {
-        let folder = self.path.unwrap_or_else(|| PathBuf::from(&self.name));
         let architecture = self
             .architecture
-            .unwrap_or_else(|| camel_case(&self.name) + "ForCausalLM");
+            .unwrap_or_else(|| camel_case(&self.project.name) + "ForCausalLM");
+        self.project.write(
+            &MODEL,
+            &[("architecture", architecture.as_str())],
+            &format!("a guest that builds {architecture}"),
+        )
+    }
+}
+
+impl NewSampler {
+    fn run(self) -> Result<()> {
+        let step = sdk(&self.project.sdk, "step")?;
+        self.project.write(
+            &SAMPLER,
+            &[("step", step.as_str())],
+            "a sampler that chooses tokens",
+        )
+    }
+}
+
+impl Project {
+    /// Writes the files, with `values` and those of every project filled in, and says how to go on.
+    fn write(self, files: &[File], values: &[(&str, &str)], what: &str) -> Result<()> {
+        let folder = self.path.unwrap_or_else(|| PathBuf::from(&self.name));
         let wasm = format!(
             "target/wasm32-unknown-unknown/release/{}.wasm",
             self.name.replace('-', "_")
         );
-        let values = [
-            ("name", self.name.as_str()),
-            ("architecture", &architecture),
-            ("sdk", &sdk(&self.sdk)?),
-            ("wasm", &wasm),
-        ];
+        let sdk = sdk(&self.sdk, "")?;
+        let mut all = vec![("name", &*self.name), ("sdk", &*sdk), ("wasm", &*wasm)];
+        all.extend(values);
         if fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) {
             bail!("{} exists and is not empty", folder.display());
         }
-        for (path, text) in MODEL {
-            write(&folder.join(path), &filled(text, &values))?;
+        for (path, text) in files {
+            write(&folder.join(path), &filled(text, &all))?;
         }
         let shown = folder.display();
         println!(
-            "{shown}: a guest that builds {architecture}\n\n  cd {shown}\n  cargo build --release\n  guesthouse module check {wasm}"
+            "{shown}: {what}\n\n  cd {shown}\n  cargo build --release\n  guesthouse module check {wasm}"
         );
         Ok(())
     }
@@ -106,10 +169,10 @@ fn filled(text: &str, values: &[(&str, &str)]) -> String {
     })
 }
 
-/// The dependency's source, as Cargo.toml says it.
-fn sdk(text: &str) -> Result<String> {
-    let path = Path::new(text);
-    if text.contains('/') || path.is_dir() {
+/// The source of the SDK, or of a crate in a folder of it, as Cargo.toml says it.
+fn sdk(text: &str, folder: &str) -> Result<String> {
+    if text.contains('/') || Path::new(text).is_dir() {
+        let path = Path::new(text).join(folder);
         if !path.join("Cargo.toml").is_file() {
             bail!(
                 "--sdk {text}: there is no Cargo.toml; expected the folder guests/sdk of a checkout"

@@ -2,11 +2,17 @@
 
 use super::*;
 
-fn new(name: &str, path: &Path, sdk: &str) -> NewModel {
-    NewModel {
+fn project(name: &str, path: &Path, sdk: &str) -> Project {
+    Project {
         name: name.to_owned(),
         path: Some(path.to_owned()),
         sdk: sdk.to_owned(),
+    }
+}
+
+fn new(name: &str, path: &Path, sdk: &str) -> NewModel {
+    NewModel {
+        project: project(name, path, sdk),
         architecture: None,
     }
 }
@@ -33,13 +39,31 @@ fn a_project_is_complete_and_names_its_sdk() {
 }
 
 #[test]
+fn a_sampler_project_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sdk = here.join("../../guests/sdk");
+    let project = project("my-sampler", &path, sdk.to_str().unwrap());
+    NewSampler { project }.run().unwrap();
+    for (file, _) in SAMPLER {
+        let text = fs::read_to_string(path.join(file)).unwrap();
+        assert!(!text.contains("{{"), "{file} has an unfilled place");
+    }
+    let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap();
+    let full = sdk.canonicalize().unwrap();
+    let step = format!("guesthouse-sdk-step = {{ path = {:?} }}", full.join("step"));
+    assert!(manifest.contains(&step), "{manifest}");
+}
+
+#[test]
 fn the_sdk_of_a_checkout_is_named_by_its_full_path() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let found = sdk(here.join("../../guests/sdk").to_str().unwrap()).unwrap();
+    let found = sdk(here.join("../../guests/sdk").to_str().unwrap(), "").unwrap();
     let full = here.join("../../guests/sdk").canonicalize().unwrap();
     assert_eq!(found, format!("path = {:?}", full.to_str().unwrap()));
     for wrong in ["../no/such/folder", "latest", "1.0\"", ""] {
-        assert!(sdk(wrong).is_err(), "{wrong:?}");
+        assert!(sdk(wrong, "").is_err(), "{wrong:?}");
     }
 }
 
