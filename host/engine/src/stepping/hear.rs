@@ -14,13 +14,14 @@ pub(crate) fn hear(state: &mut State) {
     if state.guests.none() {
         return;
     }
+    let State {
+        guests, requests, ..
+    } = state;
+    guests
+        .asked
+        .retain(|request, _| requests.contains_key(request));
     loop {
-        let State {
-            guests, requests, ..
-        } = state;
-        guests
-            .asked
-            .retain(|request, _| requests.contains_key(request));
+        let guests = &state.guests;
         let due = guests
             .asked
             .values()
