@@ -204,6 +204,13 @@ impl Tokenizer {
         self.model_unk.or(self.roles.unk)
     }
 
+    /// Whether each token has bytes of its own ([`Self::token_bytes`]) that, one after the other, are the text. Only decoders that
+    /// are neither byte-level nor SentencePiece's have none.
+    #[must_use]
+    pub fn tells_bytes(&self) -> bool {
+        self.decoding != crate::decode::Decoding::Opaque
+    }
+
     /// The bytes a token stands for: byte-level tokens decoded, `▁` as a space, `<0xNN>` as that byte. Unknown ids have none.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
