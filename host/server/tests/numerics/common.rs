@@ -5,8 +5,8 @@
 use guesthouse_component::{Runtime, RuntimeConfig};
 use guesthouse_device::{CudaDtype, CudaGraphs, DeviceExecutor, Numerics};
 use guesthouse_engine::{
-    CacheSalt, Engine, EngineConfig, Event, FinishReason, GenerationParams, PrefixCaching,
-    Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
+    Attachments, CacheSalt, Chooser, Engine, EngineConfig, Event, FinishReason, GenerationParams,
+    PrefixCaching, Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
 };
 use guesthouse_graph::{CacheKind, PassOptions, Plan, PlanOptions};
 use guesthouse_server::model::load::{build_graph, on_device};
@@ -286,20 +286,31 @@ pub(crate) fn request(ask: &Ask, id: u64) -> Request {
 
 /// Submits everything at once and steps until idle.
 pub(crate) fn run(engine: &mut Engine<DeviceExecutor>, asks: &[Ask]) -> Vec<Got> {
+    run_with(engine, asks.iter().map(|ask| (ask.clone(), None)).collect())
+}
+
+/// The same, with the guests that choose tokens.
+pub(crate) fn run_with(
+    engine: &mut Engine<DeviceExecutor>,
+    asks: Vec<(Ask, Option<Box<dyn Chooser>>)>,
+) -> Vec<Got> {
     let mut answers = Vec::new();
     let first = engine.stats().finished + engine.stats().failed + engine.stats().cancelled;
-    for (i, ask) in asks.iter().enumerate() {
+    for (i, (ask, chooser)) in asks.into_iter().enumerate() {
         let (sender, events) = mpsc::channel::<Event>();
         let id = first * 1000 + i as u64 + 1;
-        engine.submit(request(ask, id), Box::new(sender)).unwrap();
-        answers.push(events);
+        let attachments = Attachments {
+            chooser,
+            ..Attachments::from(Box::new(sender))
+        };
+        engine.submit(request(&ask, id), attachments).unwrap();
+        answers.push((events, ask.params.n as usize));
     }
     while engine.step().unwrap() != Progress::Idle {}
     engine.check_integrity().unwrap();
     answers
         .iter()
-        .zip(asks)
-        .map(|(events, ask)| collect(events, ask.params.n as usize))
+        .map(|(events, choices)| collect(events, *choices))
         .collect()
 }
 

@@ -7,3 +7,4 @@ mod common;
 mod embedding;
 mod golden;
 mod invariance;
+mod search;
