@@ -5,6 +5,9 @@
 mod decode;
 mod encode;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
