@@ -1,13 +1,12 @@
 //! A sequence's tokens, how often each occurs, and what they repeat.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
 use guesthouse_engine::{Dry, SamplingPlan, Stage, TokenId};
 
+use counts::Counts;
 use dry::DryIndex;
 use grams::Followers;
 
+mod counts;
 mod dry;
 mod grams;
 
@@ -29,7 +28,7 @@ pub struct Count {
 pub struct History {
     tokens: Vec<TokenId>,
     prompt_len: usize,
-    counts: Option<HashMap<TokenId, Count>>,
+    counts: Option<Counts>,
     /// One for each distinct size of n-grams.
     followers: Vec<Followers>,
     dry: Vec<DryIndex>,
@@ -54,7 +53,7 @@ impl History {
             ..Self::default()
         };
         if counting == Counting::On {
-            history.counts = Some(HashMap::new());
+            history.counts = Some(Counts::default());
         }
         history.extend(tokens);
         history
@@ -92,9 +91,8 @@ impl History {
     pub fn extend(&mut self, tokens: &[TokenId]) {
         if let Some(counts) = &mut self.counts {
             for (i, &token) in tokens.iter().enumerate() {
-                let count = counts.entry(token).or_default();
-                count.all += 1;
-                count.output += u32::from(self.tokens.len() + i >= self.prompt_len);
+                let output = self.tokens.len() + i >= self.prompt_len;
+                counts.add(token, u32::from(output));
             }
         }
         if self.followers.is_empty() && self.dry.is_empty() {
@@ -138,15 +136,8 @@ impl History {
                 index.pop();
             }
             let output = self.tokens.len() >= self.prompt_len;
-            if let Some(counts) = &mut self.counts
-                && let Entry::Occupied(mut entry) = counts.entry(token)
-            {
-                let count = entry.get_mut();
-                count.all -= 1;
-                count.output -= u32::from(output);
-                if count.all == 0 {
-                    entry.remove();
-                }
+            if let Some(counts) = &mut self.counts {
+                counts.take(token, u32::from(output));
             }
         }
     }
@@ -170,11 +161,9 @@ impl History {
     }
 
     /// Each distinct token with its count; empty when counting is off.
-    pub fn counts(&self) -> impl Iterator<Item = (TokenId, Count)> + '_ {
-        self.counts
-            .iter()
-            .flatten()
-            .map(|(&token, &count)| (token, count))
+    pub fn counts(&self) -> impl ExactSizeIterator<Item = (TokenId, Count)> + '_ {
+        let list = self.counts.as_ref().map_or(&[][..], Counts::list);
+        list.iter().copied()
     }
 
     /// Appends the tokens that would make the last `n` tokens equal to `n` earlier ones, as Hugging Face's
@@ -186,7 +175,7 @@ impl History {
         }
         if n == 1 {
             match &self.counts {
-                Some(counts) => out.extend(counts.keys()),
+                Some(counts) => out.extend(counts.list().iter().map(|c| c.0)),
                 None => out.extend_from_slice(&self.tokens),
             }
         } else if let Some(index) = self.followers.iter().find(|f| f.n() == n) {

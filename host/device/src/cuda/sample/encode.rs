@@ -418,7 +418,10 @@ impl Encoder {
                 self.pool
                     .extend([repetition, presence, frequency].map(|x| x.to_bits()));
                 let counts = history.counts();
-                self.pool.extend(counts.flat_map(|(t, n)| [t, n.output]));
+                self.pool.reserve(2 * counts.len());
+                for (t, n) in counts {
+                    self.pool.extend_from_slice(&[t, n.output]);
+                }
                 let count = (self.pool.len() - at - 3) / 2;
                 self.op(code::PENALTIES, at as u32, count as u32);
             }
