@@ -67,9 +67,9 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
                     shape,
                     sharing: Sharing::Best,
                 };
-                report(one(gpu, case, "", plans(vocab))?);
+                report(one(gpu, case, "", &plans(vocab))?);
                 for (name, plans) in stages::plans(vocab) {
-                    report(one(gpu, case, name, plans)?);
+                    report(one(gpu, case, name, &plans)?);
                 }
             }
         }
@@ -82,9 +82,9 @@ pub(super) fn check(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Res
                 shape,
                 sharing: Sharing::Block,
             };
-            report(one(gpu, case, "", plans(vocab))?);
+            report(one(gpu, case, "", &plans(vocab))?);
             for (name, plans) in stages::plans(vocab) {
-                report(one(gpu, case, name, plans)?);
+                report(one(gpu, case, name, &plans)?);
             }
         }
     }
@@ -200,7 +200,7 @@ fn tensor(buffer: &Buffer, vocab: usize) -> Tensor {
 }
 
 /// Every plan on every row, with and without a mask, and scores.
-fn one(gpu: &Arc<Gpu>, case: Case, name: &str, plans: Vec<SamplingPlan>) -> Result<KernelReport> {
+fn one(gpu: &Arc<Gpu>, case: Case, name: &str, plans: &[SamplingPlan]) -> Result<KernelReport> {
     let Case {
         dtype,
         vocab,

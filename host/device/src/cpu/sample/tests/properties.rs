@@ -15,7 +15,7 @@ impl Numbers {
     }
 
     pub(super) fn below(&mut self, n: u32) -> u32 {
-        (u64::from(self.next()) * u64::from(n) >> 32) as u32
+        ((u64::from(self.next()) * u64::from(n)) >> 32) as u32
     }
 
     fn unit(&mut self) -> f32 {

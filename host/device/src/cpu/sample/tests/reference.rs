@@ -1,6 +1,9 @@
 //! Every stage from its definition, in f64 and slowly. Values are rounded to f32 after stages that change them, since that
 //! is what stands between stages.
 
+// Indices are token ids.
+#![allow(clippy::needless_range_loop)]
+
 use guesthouse_engine::{RandomKey, Stage, Watermark};
 
 use super::super::philox::philox4x32_10;
@@ -298,8 +301,8 @@ fn apply(row: &mut Row, stage: &Stage, setting: &Setting, xtc: &mut u32) -> Resu
                 if ids.iter().any(|&t| near(log_p(t), f(*threshold).ln())) {
                     return Err(Stop::Unsure);
                 }
-                let top = ids.iter().filter(|&&t| log_p(t) >= f(*threshold).ln());
-                if let Some(&least) = top.last() {
+                let mut top = ids.iter().filter(|&&t| log_p(t) >= f(*threshold).ln());
+                if let Some(&least) = top.next_back() {
                     let bar = row[least];
                     row.iter_mut().filter(|x| **x > bar).for_each(|x| *x = GONE);
                 }
