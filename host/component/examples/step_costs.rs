@@ -1,8 +1,8 @@
 //! What one step of samplers that choose tokens costs: `cargo run --release -p guesthouse-component --example step_costs`.
 //!
-//! 64 requests of one row with 256 candidates, a store each; the guest does top-k 50 and top-p 0.9. First the calls alone, one
-//! after the other on one thread; then through [`SamplerThreads`], from the first question to the last answer. Medians of wall
-//! time.
+//! 64 requests of one row with 256 candidates; the guest does top-k 50 and top-p 0.9. A store each, then one store for all
+//! (a trusted module). First the calls alone, one after the other on one thread; then through [`SamplerThreads`], from the first question to the
+//! last answer. Medians of wall time and, for busy machines, of processor time.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -18,6 +18,7 @@ use guesthouse_component::{
 use guesthouse_engine::{
     Answer, Answers, ChooserError, Content, RandomKey, Reply, RequestId, Rows,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 const REQUESTS: usize = 64;
 const CANDIDATES: u32 = 256;
@@ -30,17 +31,20 @@ fn main() {
     let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
     let module = runtime.load("step", &bytes, Origin::File).unwrap();
     let module = module.sampler().unwrap();
+    println!("{REQUESTS} requests, a store each");
+    measure(&module);
+    println!("{REQUESTS} requests, one store");
+    measure(&module.trusted());
+}
 
-    let mut open: Vec<_> = (0..REQUESTS).map(|_| begin(&module)).collect();
-    let calls = median(|| {
-        let rows: Vec<_> = (0..REQUESTS).map(rows).collect();
-        let started = Instant::now();
+fn measure(module: &SamplerModule) {
+    let mut open: Vec<_> = (0..REQUESTS).map(|_| begin(module)).collect();
+    let direct = Times::of(ClockId::ThreadCPUTime, |rows| {
         for (stepping, rows) in open.iter_mut().zip(rows) {
             stepping.step(rows).unwrap();
         }
-        started.elapsed()
     });
-    println!("{REQUESTS} calls on this thread, a store each: {calls:?}");
+    println!("  calls on this thread: {direct}");
 
     let threads = SamplerThreads::new(ThreadsConfig::new(|_, _, _| Err("unused".into())));
     let mut choosers: Vec<_> = open.into_iter().map(|s| threads.chooser(s)).collect();
@@ -50,36 +54,65 @@ fn main() {
         failed: Mutex::new(None),
     });
     let mut asked = Vec::new();
-    let steps = median(|| {
-        let rows: Vec<_> = (0..REQUESTS).map(rows).collect();
+    let pooled = Times::of(ClockId::ProcessCPUTime, |rows| {
         answers.left.store(REQUESTS, Ordering::SeqCst);
-        let started = Instant::now();
+        let began = cpu(ClockId::ThreadCPUTime);
         for (id, (chooser, rows)) in choosers.iter_mut().zip(rows).enumerate() {
             let to = Arc::clone(&answers) as Arc<dyn Answers>;
             chooser.choose(rows, Reply::new(RequestId(id as u64), to));
         }
-        asked.push(started.elapsed());
+        asked.push(cpu(ClockId::ThreadCPUTime).saturating_sub(began));
         while answers.left.load(Ordering::SeqCst) > 0 {
             std::thread::park();
         }
-        started.elapsed()
     });
-    asked.sort_unstable();
-    println!("the same through the sampler threads: {steps:?}");
+    println!("  through the sampler threads: {pooled}");
     println!(
-        "  of which the engine's thread asks: {:?}",
-        asked[asked.len() / 2]
+        "    of which the asking thread: {:?} of processor time",
+        median(&mut asked)
     );
     if let Some(error) = &*answers.failed.lock().unwrap() {
-        println!("  {error}");
+        println!("    {error}");
     }
-    for lane in threads.usage() {
-        println!(
-            "  {} calls, {:?} of CPU time on average",
-            lane.calls,
-            lane.cpu / lane.calls as u32
-        );
+}
+
+/// Medians of one step.
+struct Times {
+    wall: Duration,
+    cpu: Duration,
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, {:?} of processor time", self.wall, self.cpu)
     }
+}
+
+impl Times {
+    fn of(clock: ClockId, mut step: impl FnMut(Vec<Rows>)) -> Self {
+        let (mut wall, mut used) = (Vec::new(), Vec::new());
+        for _ in 0..SAMPLES {
+            let rows = (0..REQUESTS).map(rows).collect();
+            let (began, cpu_began) = (Instant::now(), cpu(clock));
+            step(rows);
+            used.push(cpu(clock).saturating_sub(cpu_began));
+            wall.push(began.elapsed());
+        }
+        Self {
+            wall: median(&mut wall),
+            cpu: median(&mut used),
+        }
+    }
+}
+
+fn cpu(clock: ClockId) -> Duration {
+    let now = clock_gettime(clock);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 struct Count {
@@ -133,10 +166,4 @@ fn rows(request: usize) -> Rows {
         },
         hidden: Vec::new(),
     }
-}
-
-fn median(mut run: impl FnMut() -> Duration) -> Duration {
-    let mut times: Vec<_> = (0..SAMPLES).map(|_| run()).collect();
-    times.sort_unstable();
-    times[SAMPLES / 2]
 }

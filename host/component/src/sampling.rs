@@ -2,6 +2,7 @@
 //!
 //! - [`SamplerModule::plan`], [`SamplerModule::begin`]: the plan, and what is left to call after it;
 //! - [`Stepping`]: a guest that chooses tokens itself; `answers` checks what it says;
+//! - `call`: its calls as data; `shared`: one store for the requests of a trusted module;
 //! - `validate`: checks plans.
 
 use std::sync::Arc;
@@ -21,9 +22,14 @@ use crate::store::{self, AtTick, State, StoreSpec};
 use crate::{CallContext, ComponentError, Module};
 
 mod answers;
+mod call;
+mod shared;
 mod stepping;
 mod validate;
 
+use call::Running;
+use shared::{Failure, Member, SharedStore};
+use stepping::Home;
 pub use stepping::{Stepping, Verdict};
 
 /// What a sampler may know of the model.
@@ -94,6 +100,7 @@ impl SamplerExports {
 pub struct SamplerModule {
     module: Arc<Module>,
     exports: SamplerExports,
+    shared: Option<Arc<SharedStore>>,
 }
 
 /// An instance in a store of its own.
@@ -104,9 +111,23 @@ struct Live {
     recording: Option<Recording>,
 }
 
+impl Live {
+    /// Plans that ask a guest were refused where it is missing.
+    fn stepping_guest(&self, module: &str) -> Result<wit_stepping::Guest, ComponentError> {
+        self.stepping.clone().ok_or_else(|| ComponentError::Ended {
+            module: module.to_owned(),
+            function: call::STEP,
+        })
+    }
+}
+
 impl SamplerModule {
     pub(crate) fn new(module: Arc<Module>, exports: SamplerExports) -> Self {
-        Self { module, exports }
+        Self {
+            module,
+            exports,
+            shared: None,
+        }
     }
 
     /// The sampling plan of one request, from its sampling fields as JSON. Takes some 20 µs, so it may be called inline
@@ -130,6 +151,17 @@ impl SamplerModule {
         Ok(plan)
     }
 
+    /// The same module, whose requests that choose tokens share one store: cheaper, and for modules that the caller trusts, as
+    /// requests could read each other's data there. Clones share it; a trap costs the request that it is due to, and
+    /// the others some time.
+    #[must_use]
+    pub fn trusted(&self) -> Self {
+        Self {
+            shared: Some(Arc::default()),
+            ..self.clone()
+        }
+    }
+
     /// As [`SamplerModule::plan`]; where the plan's draw asks the guest to choose tokens, the guest stays alive for it.
     ///
     /// # Errors
@@ -141,6 +173,22 @@ impl SamplerModule {
         context: CallContext,
     ) -> Result<(PlannedSampling, Option<Stepping>), ComponentError> {
         let runtime = &self.module.runtime;
+        let module = Arc::clone(&self.module);
+        let vocab = facts.vocab_size;
+        // A record holds one request's calls, from the store's first on.
+        if let (Some(shared), None) = (&self.shared, &context.recorder) {
+            match Member::join(shared, self.clone(), request, facts, context.clone()) {
+                Ok((planned, member)) => {
+                    let stepping = planned.plan.draw.asked().map(|asked| {
+                        let home = Home::Shared(Box::new(member));
+                        Stepping::new(module, asked, vocab, None, home)
+                    });
+                    return Ok((planned, stepping));
+                }
+                Err(Failure::Over(error)) => return Err(error),
+                Err(Failure::Alone) => {}
+            }
+        }
         let slot = runtime
             .sampler
             .acquire_within(runtime.config.wait, &self.module.name)?;
@@ -154,9 +202,11 @@ impl SamplerModule {
             .step
             .acquire_within(runtime.config.wait, &self.module.name)?;
         drop(slot);
-        let asked = (asked, facts.vocab_size);
+        let recording = live.recording.take();
+        let running = Running::new(&self.module, live, sampler, place)?;
+        let home = Home::Own(Box::new(running));
         let module = Arc::clone(&self.module);
-        let stepping = Stepping::new(module, asked, live, sampler, place)?;
+        let stepping = Stepping::new(module, asked, vocab, recording, home);
         Ok((planned, Some(stepping)))
     }
 

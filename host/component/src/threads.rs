@@ -28,7 +28,7 @@ use pool::Pool;
 pub type RowDraw = fn(&[f32], RandomKey, u32) -> Result<TokenId, String>;
 
 /// Settings of [`SamplerThreads`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ThreadsConfig {
     /// Shared threads; at least 1.
     pub shared: usize,

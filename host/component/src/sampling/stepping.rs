@@ -2,22 +2,17 @@
 
 use std::sync::Arc;
 
-use guesthouse_engine::{Asked, Branching, Choices, Content, Finished, Rows};
-use wasmtime::component::ResourceAny;
+use guesthouse_engine::{Asked, Branching, Choices, Finished, Rows};
 
 use super::answers::{self, Tokens};
-use super::{Live, wit_stepping as wit};
+use super::call::{Call, Running, SELECT, STEP_LOGITS, Said};
+use super::shared::{Failure, Member};
+use super::wit_stepping as wit;
 use crate::record::{Recording, encode};
-use crate::runtime::Slot;
-use crate::store::{self, LongCall};
+use crate::store::LongCall;
 use crate::{ComponentError, Module};
 
-const STEP: &str = "stepping.step";
-const STEP_LOGITS: &str = "stepping.step-logits";
-const SELECT: &str = "stepping.select";
-
-/// One request's sampler, in the store that made its plan. Calls are synchronous: the thread's stack must have 2 MiB or
-/// more.
+/// One request's sampler, after its plan. Calls are synchronous: the thread's stack must have 2 MiB or more.
 ///
 /// A call that fails, with a trap or with an answer that makes no sense, ends the session and frees its store; later calls
 /// answer [`ComponentError::Ended`].
@@ -27,15 +22,13 @@ pub struct Stepping {
     branching: Branching,
     vocab: u32,
     recording: Option<Arc<Recording>>,
-    live: Option<Box<Running>>,
+    home: Option<Home>,
 }
 
-struct Running {
-    live: Live,
-    guest: wit::Guest,
-    sampler: ResourceAny,
-    // After the store: the place is free when the store is gone.
-    _slot: Slot,
+/// Where its sampler lives.
+pub(super) enum Home {
+    Own(Box<Running>),
+    Shared(Box<Member>),
 }
 
 /// What a guest makes of rows.
@@ -48,33 +41,25 @@ pub enum Verdict {
 }
 
 impl Stepping {
+    /// `vocab` is the size of a logits row.
     pub(super) fn new(
         module: Arc<Module>,
-        asked: (Asked, u32),
-        mut live: Live,
-        sampler: ResourceAny,
-        slot: Slot,
-    ) -> Result<Self, ComponentError> {
-        let Some(guest) = live.stepping.take() else {
-            return Err(ComponentError::Ended {
-                module: module.name.to_string(),
-                function: STEP,
-            });
-        };
-        store::set_limits(&mut live.store, &module.runtime.config.step);
-        Ok(Self {
-            tenant: Arc::clone(&live.store.data().context.tenant),
-            branching: asked.0.branching,
-            vocab: asked.1,
-            recording: live.recording.take().map(Arc::new),
-            live: Some(Box::new(Running {
-                live,
-                guest,
-                sampler,
-                _slot: slot,
-            })),
+        asked: Asked,
+        vocab: u32,
+        recording: Option<Recording>,
+        home: Home,
+    ) -> Self {
+        Self {
+            tenant: match &home {
+                Home::Own(running) => running.tenant(),
+                Home::Shared(member) => member.tenant(),
+            },
+            branching: asked.branching,
+            vocab,
+            recording: recording.map(Arc::new),
+            home: Some(home),
             module,
-        })
+        }
     }
 
     /// The module's name.
@@ -94,19 +79,16 @@ impl Stepping {
 
     /// Has `hook` called, with the CPU time so far, once or more in each call that takes longer than a tick or two.
     pub(crate) fn while_long(&mut self, hook: LongCall) {
-        if let Some(running) = &mut self.live {
-            running.live.store.data_mut().long_call = Some(hook);
+        match &mut self.home {
+            Some(Home::Own(running)) => running.while_long(hook),
+            Some(Home::Shared(member)) => member.while_long(hook),
+            None => {}
         }
     }
 
     /// Ends the session because of what its last answer led to.
     pub(crate) fn refused(&mut self, reason: String) -> ComponentError {
-        self.live = None;
-        ComponentError::InvalidAnswer {
-            module: self.module.name.to_string(),
-            function: STEP_LOGITS,
-            reason,
-        }
+        self.end(STEP_LOGITS, reason)
     }
 
     /// Lets the guest choose for all rows of the request.
@@ -115,72 +97,53 @@ impl Stepping {
     /// A trap, limit or time-out of the guest; an answer that makes no sense.
     pub fn step(&mut self, rows: Rows) -> Result<Verdict, ComponentError> {
         let Some(recording) = self.recording.clone() else {
-            return self.step_call(rows);
-        };
-        let function = match rows.content {
-            Content::Candidates { .. } => STEP,
-            Content::Logits(_) => STEP_LOGITS,
+            return self.step_call(Call::from(rows));
         };
         let input = encode::rows(&rows);
-        let answer = self.step_call(rows);
+        let call = Call::from(rows);
+        let function = call.function();
+        let answer = self.step_call(call);
         recording.call(function, input, &answer, encode::verdict);
         answer
     }
 
-    fn step_call(&mut self, rows: Rows) -> Result<Verdict, ComponentError> {
-        let count = rows.branches.len();
-        let (rows, content) = split(rows);
-        match content {
-            Content::Candidates {
-                n,
+    fn step_call(&mut self, call: Call) -> Result<Verdict, ComponentError> {
+        let said = self.call(&call)?;
+        match self.verdict(&call, said) {
+            Ok(verdict) => {
+                self.remember(call)?;
+                Ok(verdict)
+            }
+            Err(reason) => Err(self.end(call.function(), reason)),
+        }
+    }
+
+    fn verdict(&self, call: &Call, said: Said) -> Result<Verdict, String> {
+        let choices = |rows: &wit::Rows, tokens, answer: &wit::Choices| {
+            let asked = answers::Asked {
+                branching: self.branching,
+                rows: rows.branches.len(),
                 tokens,
-                logits,
-                log_sum_exp,
-                entropy,
-            } => {
-                let candidates = wit::Candidates {
-                    n,
-                    tokens,
-                    logits,
-                    log_sum_exp,
-                    entropy,
-                };
-                let answer = self.call(STEP, |running| {
-                    running.guest.call_step(
-                        &mut running.live.store,
-                        running.sampler,
-                        &rows,
-                        &candidates,
-                    )
-                })?;
+            };
+            answers::choices(&asked, answer).map(Verdict::Choices)
+        };
+        match (call, said) {
+            (Call::Step(rows, candidates), Said::Choices(answer)) => {
                 let tokens = Tokens::Candidates {
-                    n: n as usize,
+                    n: candidates.n as usize,
                     tokens: &candidates.tokens,
                     logits: &candidates.logits,
                 };
-                self.choices(STEP, count, tokens, &answer)
-                    .map(Verdict::Choices)
+                choices(rows, tokens, &answer)
             }
-            Content::Logits(logits) => {
-                let answer = self.call(STEP_LOGITS, |running| {
-                    running.guest.call_step_logits(
-                        &mut running.live.store,
-                        running.sampler,
-                        &rows,
-                        &logits,
-                    )
-                })?;
-                match answer {
-                    wit::Verdict::Choices(answer) => self
-                        .choices(STEP_LOGITS, count, Tokens::Below(self.vocab), &answer)
-                        .map(Verdict::Choices),
-                    wit::Verdict::Logits(logits) => {
-                        let checked = answers::logits(count, self.vocab, &logits);
-                        self.checked(STEP_LOGITS, checked)?;
-                        Ok(Verdict::Logits(logits))
-                    }
-                }
+            (Call::Logits(rows, _), Said::Verdict(wit::Verdict::Choices(answer))) => {
+                choices(rows, Tokens::Below(self.vocab), &answer)
             }
+            (Call::Logits(rows, _), Said::Verdict(wit::Verdict::Logits(logits))) => {
+                answers::logits(rows.branches.len(), self.vocab, &logits)?;
+                Ok(Verdict::Logits(logits))
+            }
+            _ => Err("an answer to another question".to_owned()),
         }
     }
 
@@ -199,88 +162,69 @@ impl Stepping {
     }
 
     fn select_call(&mut self, finished: Finished) -> Result<Vec<u32>, ComponentError> {
-        let finished = wit::Finished {
-            branches: finished.branches,
-            scores: finished.scores,
-            lengths: finished.lengths,
-            wanted: finished.wanted,
+        let (count, wanted) = (finished.branches.len(), finished.wanted);
+        let call = Call::from(finished);
+        let Said::Selected(indices) = self.call(&call)? else {
+            return Err(self.end(SELECT, "an answer to another question".to_owned()));
         };
-        let answer = self.call(SELECT, |running| {
-            running
-                .guest
-                .call_select(&mut running.live.store, running.sampler, &finished)
-        })?;
-        let checked = answers::selected(finished.branches.len(), finished.wanted, &answer);
-        self.checked(SELECT, checked)?;
-        Ok(answer)
+        if let Err(reason) = answers::selected(count, wanted, &indices) {
+            return Err(self.end(SELECT, reason));
+        }
+        self.remember(call)?;
+        Ok(indices)
     }
 
-    fn call<T>(
-        &mut self,
-        function: &'static str,
-        call: impl FnOnce(&mut Running) -> wasmtime::Result<T>,
-    ) -> Result<T, ComponentError> {
-        let Some(running) = &mut self.live else {
-            return Err(ComponentError::Ended {
-                module: self.module.name.to_string(),
-                function,
-            });
-        };
-        let ticking = self.module.runtime.ticker.enter();
-        store::begin(&mut running.live.store);
-        let answer = call(running);
-        drop(ticking);
-        match answer {
-            Ok(answer) => Ok(answer),
-            Err(error) => {
-                let error = running.live.store.data_mut().failure(function, error);
-                self.live = None;
-                Err(error)
+    fn call(&mut self, call: &Call) -> Result<Said, ComponentError> {
+        let answer = match &mut self.home {
+            None => {
+                return Err(ComponentError::Ended {
+                    module: self.module.name.to_string(),
+                    function: call.function(),
+                });
             }
+            Some(Home::Own(running)) => running.call(&self.module, call),
+            Some(Home::Shared(member)) => match member.call(call) {
+                Ok(said) => return Ok(said),
+                Err(Failure::Over(error)) => Err(error),
+                Err(Failure::Alone) => self.alone(Some(call)),
+            },
+        };
+        if answer.is_err() {
+            self.home = None;
+        }
+        answer
+    }
+
+    /// Leaves a shared store, and asks there what the shared store did not answer.
+    fn alone(&mut self, call: Option<&Call>) -> Result<Said, ComponentError> {
+        let Some(Home::Shared(member)) = &self.home else {
+            return Ok(Said::Selected(Vec::new()));
+        };
+        let mut running = member.alone()?;
+        let said = match call {
+            Some(call) => running.call(&self.module, call)?,
+            None => Said::Selected(Vec::new()),
+        };
+        self.home = Some(Home::Own(Box::new(running)));
+        Ok(said)
+    }
+
+    /// Keeps a call that was answered, where it may be needed again.
+    fn remember(&mut self, call: Call) -> Result<(), ComponentError> {
+        if let Some(Home::Shared(member)) = &mut self.home
+            && !member.remember(call)
+        {
+            self.alone(None).inspect_err(|_| self.home = None)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, function: &'static str, reason: String) -> ComponentError {
+        self.home = None;
+        ComponentError::InvalidAnswer {
+            module: self.module.name.to_string(),
+            function,
+            reason,
         }
     }
-
-    fn choices(
-        &mut self,
-        function: &'static str,
-        rows: usize,
-        tokens: Tokens<'_>,
-        answer: &wit::Choices,
-    ) -> Result<Choices, ComponentError> {
-        let asked = answers::Asked {
-            branching: self.branching,
-            rows,
-            tokens,
-        };
-        let checked = answers::choices(&asked, answer);
-        self.checked(function, checked)
-    }
-
-    fn checked<T>(
-        &mut self,
-        function: &'static str,
-        checked: Result<T, String>,
-    ) -> Result<T, ComponentError> {
-        checked.map_err(|reason| {
-            self.live = None;
-            ComponentError::InvalidAnswer {
-                module: self.module.name.to_string(),
-                function,
-                reason,
-            }
-        })
-    }
-}
-
-/// Lists move, they are not copied.
-fn split(rows: Rows) -> (wit::Rows, Content) {
-    let lists = wit::Rows {
-        branches: rows.branches,
-        choices: rows.choices,
-        last: rows.last,
-        lengths: rows.lengths,
-        uniform: rows.uniform,
-        hidden: rows.hidden,
-    };
-    (lists, rows.content)
 }

@@ -11,3 +11,4 @@ mod record;
 mod sampler;
 mod stepping;
 mod threads;
+mod trusted;
