@@ -2,6 +2,8 @@
 
 use super::options::ModelOptions;
 use crate::llm::{Completion, Llm, SamplingParams};
+use crate::model::modules::read_module;
+use crate::model::store::{ModuleName, Provenance};
 use crate::model::trace::{Candidate, Traced, TracedGuests};
 use crate::model::{ModuleRef, load};
 use anyhow::{Context, Result};
@@ -10,6 +12,9 @@ use guesthouse_tokenizer::{SkipSpecial, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a sampler of a file is called while the command runs.
+const GIVEN: &str = "given";
 
 /// Candidates told per row in text.
 const SHOWN: usize = 8;
@@ -58,12 +63,22 @@ fn object(text: &str) -> Result<Object, String> {
 
 impl Sample {
     pub(super) fn run(self) -> Result<()> {
-        let mut options = self.model.options();
-        if self.sampler.is_some() {
-            options.guests.sampler.clone_from(&self.sampler);
-        }
+        let modules = self.model.modules()?;
+        // Named in the request, it decides what `best_of` and the like mean.
+        let sampler = match &self.sampler {
+            None => None,
+            Some(ModuleRef::Name(name)) => Some(name.clone()),
+            Some(ModuleRef::File(path)) => {
+                let name = ModuleName::parse(GIVEN)?;
+                let file = Provenance::File(path.clone());
+                let placed = modules.put(&name, &read_module(path)?, file);
+                placed.with_context(|| path.display().to_string())?;
+                Some(name)
+            }
+        };
         let name = self.model.name();
-        let mut loaded = load(name, &self.model.local()?, &self.model.modules()?, &options)
+        let options = self.model.options();
+        let mut loaded = load(name, &self.model.local()?, &modules, &options)
             .with_context(|| format!("could not load {name}"))?;
         let teller = Arc::new(Teller {
             tokenizer: Arc::clone(&loaded.served.tokenizer),
@@ -80,15 +95,18 @@ impl Sample {
             });
         }
         let llm = Llm::serve(loaded.served)?;
-        let answers = llm.generate([self.prompt.as_str()], &self.params())?;
+        let answers = llm.generate([self.prompt.as_str()], &self.params(sampler.as_ref()))?;
         for answer in &answers {
             teller.answer(answer, self.trace);
         }
         Ok(())
     }
 
-    fn params(&self) -> SamplingParams {
+    fn params(&self, sampler: Option<&ModuleName>) -> SamplingParams {
         let mut other = self.params.clone().map_or_else(Map::new, |p| p.0);
+        if let Some(name) = sampler {
+            other.insert("sampler".to_owned(), json!(name.as_str()));
+        }
         if let Some(Object(args)) = &self.sampler_args {
             other.insert("sampler_args".to_owned(), Value::Object(args.clone()));
         }
