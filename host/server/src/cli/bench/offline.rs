@@ -326,7 +326,7 @@ fn median(samples: &[Duration]) -> Option<Duration> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// How long the device waited for the host, per step, where the device measures it.
+/// How long the device waited for the host, per step, where the device measures it, and the engine for sampler guests.
 fn exposed(result: &mut Map<String, Value>, before: &Stats, after: &Stats) {
     let nanos = after.exposed_nanos.saturating_sub(before.exposed_nanos);
     let steps = after.steps.saturating_sub(before.steps);
@@ -335,6 +335,16 @@ fn exposed(result: &mut Map<String, Value>, before: &Stats, after: &Stats) {
         result.insert(
             "exposed_host_us_per_step".into(),
             json!((micros * 100.0).round() / 100.0),
+        );
+    }
+    let waited = after
+        .guest_wait_nanos
+        .saturating_sub(before.guest_wait_nanos);
+    if waited > 0 && steps > 0 {
+        let micros = waited as f64 / steps as f64 / 1e3;
+        result.insert(
+            "guest_wait_us_per_step".into(),
+            json!((micros * 10.0).round() / 10.0),
         );
     }
 }
