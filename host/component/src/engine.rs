@@ -13,6 +13,8 @@ const FIBER_STACK: usize = 2 << 20;
 const KEEP_RESIDENT: usize = 2 << 20;
 /// Core instances of one component: Python's shared libraries are one each.
 pub(crate) const CORE_INSTANCES: u32 = 64;
+/// Linear memories of one component: JavaScript's engine comes with two beside its own. Few modules have more than one.
+const MEMORIES: u32 = 4;
 /// Tables of one component.
 pub(crate) const TABLES: u32 = 4;
 
@@ -23,8 +25,8 @@ pub(crate) fn engine(config: &RuntimeConfig) -> Result<Engine, ComponentError> {
     pool.total_component_instances(slots)
         .total_core_instances(slots.saturating_mul(8).max(CORE_INSTANCES))
         .max_core_instances_per_component(CORE_INSTANCES)
-        .total_memories(slots)
-        .max_memories_per_component(1)
+        .total_memories(slots.saturating_add(64 * MEMORIES))
+        .max_memories_per_component(MEMORIES)
         .total_tables(slots.saturating_mul(TABLES))
         .max_tables_per_component(TABLES)
         .table_elements(64 << 10)

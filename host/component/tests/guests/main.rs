@@ -6,6 +6,7 @@ mod chat;
 mod common;
 mod foreign;
 mod graph;
+mod languages;
 mod loading;
 mod record;
 mod sampler;
