@@ -1,5 +1,6 @@
 //! What guests are handed: candidates, whole rows and hidden states.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use guesthouse_engine::{
@@ -157,6 +158,16 @@ fn difference(found: &SampleOutcome, want: &SampleOutcome) -> f64 {
 }
 
 fn candidates_apart(a: &Candidates, b: &Candidates) -> f64 {
+    let alone = |a: &Candidates, b: &Candidates| {
+        let known: HashSet<u32> = b.tokens.iter().copied().collect();
+        a.tokens.iter().filter(|t| !known.contains(t)).count()
+    };
+    let (more, less) = (alone(a, b), alone(b, a));
+    if (1..=AT_THE_END).contains(&more.max(less)) && a.uniform == b.uniform {
+        // Other tokens, but nearly equal ones.
+        let sums = apart(&[a.log_sum_exp, a.entropy], &[b.log_sum_exp, b.entropy]);
+        return sums.max(apart(&a.logits, &b.logits));
+    }
     let same = a.tokens == b.tokens
         && a.ranks == b.ranks
         && a.logits == b.logits
