@@ -11,6 +11,8 @@
 //! - `profile`: where a decode step's time goes
 //! - [`check`]: the machine, and each kernel against its CPU reference
 
+#[doc(hidden)]
+pub mod bench;
 mod blas;
 pub mod check;
 mod compile;

@@ -475,3 +475,17 @@ fn words<T: Pod>(bytes: &[u8], from: usize, to: usize) -> &[T] {
         Some(part) => bytemuck::cast_slice(&part[..part.len() / size_of::<T>() * size_of::<T>()]),
     }
 }
+
+/// The encoder by itself, to be timed.
+#[derive(Default)]
+pub(super) struct EncoderBench(Encoder);
+
+impl EncoderBench {
+    pub(super) fn encode<'a>(&mut self, vocab: u32, draws: impl Iterator<Item = Draw<'a>>) {
+        self.0.begin(Widths { vocab, hidden: 0 });
+        for draw in draws {
+            self.0.draw(&draw, 0);
+        }
+        std::hint::black_box(&self.0.draws);
+    }
+}
