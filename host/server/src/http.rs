@@ -16,6 +16,7 @@ mod docs;
 mod embedding;
 mod error;
 mod format;
+mod grammar;
 mod ids;
 mod job;
 mod metrics;

@@ -65,6 +65,10 @@ pub struct SamplingParams {
     /// Log-probabilities of chosen tokens, and of so many best ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u32>,
+    /// What the answer must be: one of `json` (a JSON schema), `regex`, `choice`, `grammar` (Lark or GBNF), `json_object`,
+    /// `structural_tag`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured_outputs: Option<Value>,
     /// Any other field of the request.
     #[serde(flatten)]
     pub other: Map<String, Value>,

@@ -4,6 +4,7 @@ use crate::text::EncodingLimits;
 use futures::future::BoxFuture;
 use guesthouse_component::Recorder;
 use guesthouse_engine::{CacheSalt, Chooser, EngineHandle, LogprobsMode, SamplingPlan, TokenId};
+use guesthouse_grammar::GrammarCompiler;
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub struct ServedModel {
     pub encoding: EncodingLimits,
     /// The engine that runs it.
     pub engine: EngineHandle,
+    /// Grammars over its vocabulary.
+    pub grammars: GrammarCompiler,
     /// Its chat and sampler guests.
     pub guests: Arc<dyn Guests>,
     /// Tokens that end an answer: the tokenizer's EOS and those of `generation_config.json`.

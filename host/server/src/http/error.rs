@@ -111,6 +111,11 @@ pub(super) fn from_engine(error: &EngineError, field: &'static str, retry_after:
                 message: error.to_string(),
             }
         }
+        // Which field asked for the grammar is known no more.
+        EngineError::Constraint { .. } => ApiError::Invalid {
+            param: None,
+            message: error.to_string(),
+        },
         other => ApiError::Internal {
             message: other.to_string(),
         },

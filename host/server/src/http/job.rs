@@ -2,7 +2,7 @@
 
 use crate::serving::{Chat, ParserId, ServedModel};
 use crate::text::TextParams;
-use guesthouse_engine::{CacheSalt, Chooser, LogprobsMode, SamplingPlan, TokenId};
+use guesthouse_engine::{CacheSalt, Chooser, Constraint, LogprobsMode, SamplingPlan, TokenId};
 use std::sync::Arc;
 
 /// One prompt and how long its answers may get.
@@ -12,6 +12,8 @@ pub(super) struct JobPrompt {
     pub(super) plan: Arc<SamplingPlan>,
     /// The guest that chooses, where the plan's draw asks one.
     pub(super) chooser: Option<Box<dyn Chooser>>,
+    /// What its answers must follow.
+    pub(super) constraint: Option<Box<dyn Constraint>>,
 }
 
 /// A chat store and one parser per choice.

@@ -1,6 +1,7 @@
 //! From a valid request to a [`Job`]: encoding, rendering, planning, and what the context leaves for the answer.
 
 use super::error::{from_guest, from_tokenizer};
+use super::grammar::constraint;
 use super::job::{Job, JobChat, JobPrompt};
 use super::{Tenant, ids};
 use crate::openai::{
@@ -8,10 +9,10 @@ use crate::openai::{
     ValidGenerate, ValidParams,
 };
 use crate::serving::{
-    Chat, Conversation, GuestError, Planned, RequestScope, SamplerRequest, ServedModel,
+    Chat, Conversation, GrammarSource, Planned, RequestScope, SamplerRequest, ServedModel,
 };
 use crate::text::{StopSet, TextParams};
-use guesthouse_engine::TokenId;
+use guesthouse_engine::{Constraint, TokenId};
 use guesthouse_tokenizer::{AddSpecial, Segment, Tokenizer};
 use std::sync::Arc;
 
@@ -348,6 +349,9 @@ async fn plan(
             }
         }
     }
+    // Who ignores EOS goes on after it, which the grammar must know.
+    let mut stops = params.stopping().all_tokens(&[]);
+    stops.extend(ends);
     let ends = params.stopping().all_tokens(ends);
     let banned = |id| {
         bad_words.iter().any(|word| word.as_slice() == [id])
@@ -372,43 +376,48 @@ async fn plan(
         let breakers = breaking_tokens(&model, &breakers);
         let fields = params.sampler_request(&bad_words, &breakers);
         let ask = |prompt: &(Vec<TokenId>, u32)| {
-            model.guests.plan(&SamplerRequest {
+            let planned = model.guests.plan(&SamplerRequest {
                 scope: scope.clone(),
                 module: module.clone(),
                 fields: fields.clone(),
                 prompt_len: u32::try_from(prompt.0.len()).unwrap_or(u32::MAX),
                 max_tokens: prompt.1,
                 n,
-            })
+            });
+            planned.map_err(|error| from_guest(error, None))
         };
-        per_prompt(prompts, ask)
+        let follow = |grammar: Option<&GrammarSource>| {
+            constraint(&model, params.structured(), grammar, &stops)
+        };
+        per_prompt(prompts, ask, follow)
     });
-    planned.await?.map_err(|error| from_guest(error, None))
+    planned.await?
 }
 
 /// The prompts with their plans, and the seed that the guest chose.
 fn per_prompt(
     prompts: Vec<(Vec<TokenId>, u32)>,
-    ask: impl Fn(&(Vec<TokenId>, u32)) -> Result<Planned, GuestError>,
-) -> Result<(Vec<JobPrompt>, Option<u64>), GuestError> {
+    ask: impl Fn(&(Vec<TokenId>, u32)) -> Result<Planned, ApiError>,
+    follow: impl Fn(Option<&GrammarSource>) -> Result<Option<Box<dyn Constraint>>, ApiError>,
+) -> Result<(Vec<JobPrompt>, Option<u64>), ApiError> {
     let mut planned = Vec::with_capacity(prompts.len());
     let (mut shared, mut seed) = (None, None);
     for prompt in prompts {
-        let (plan, chooser) = match &shared {
-            Some(plan) => (Arc::clone(plan), None),
+        let (plan, grammar, chooser) = match &shared {
+            Some((plan, grammar)) => (Arc::clone(plan), Option::clone(grammar), None),
             None => {
                 let Planned {
                     plan,
                     seed: chosen,
                     chooser,
-                    ..
+                    grammar,
                 } = ask(&prompt)?;
                 let plan = Arc::new(plan);
                 seed = seed.or(chosen);
                 if chooser.is_none() {
-                    shared = Some(Arc::clone(&plan));
+                    shared = Some((Arc::clone(&plan), grammar.clone()));
                 }
-                (plan, chooser)
+                (plan, grammar, chooser)
             }
         };
         let (tokens, max_tokens) = prompt;
@@ -417,6 +426,7 @@ fn per_prompt(
             max_tokens,
             plan,
             chooser,
+            constraint: follow(grammar.as_ref())?,
         });
     }
     Ok((planned, seed))

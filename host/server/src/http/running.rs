@@ -191,7 +191,7 @@ impl Running {
             };
             let attachments = Attachments {
                 sink: Box::new(sink),
-                constraint: None,
+                constraint: prompt.constraint,
                 chooser: prompt.chooser,
             };
             engine

@@ -7,6 +7,7 @@ mod chat;
 mod completions;
 mod connections;
 mod embeddings;
+mod grammars;
 mod operations;
 mod refusals;
 mod support;

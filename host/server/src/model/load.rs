@@ -11,6 +11,7 @@ use guesthouse_device::{CudaGraphs, DeviceError, DeviceExecutor, Numerics};
 use guesthouse_engine::{
     CacheSalt, Engine, EngineConfig, EngineThread, Executor as _, GroupKind, PrefixCaching,
 };
+use guesthouse_grammar::{GrammarCompiler, Limits};
 use guesthouse_graph::{
     Catalog, DummyCatalog, Graph, GraphError, Op, Output, PassOptions, Plan, PlanOptions,
     SourceCatalog, WeightExpr,
@@ -370,6 +371,7 @@ pub fn load(
         max_model_len: max_len,
         vocab,
         encoding: EncodingLimits::of(&tokenizer),
+        grammars: GrammarCompiler::new(Arc::clone(&tokenizer), vocab as usize, Limits::default()),
         tokenizer,
         engine,
         guests: Arc::new(guests),

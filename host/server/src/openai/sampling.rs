@@ -135,7 +135,8 @@ pub struct SamplingFields {
     pub stream: Option<bool>,
     /// How.
     pub stream_options: Option<StreamOptions>,
-    /// `{"type": "text"}`; structured output is not supported yet.
+    /// What the answer must be: `{"type": "text"}`, `{"type": "json_object"}`, `{"type": "json_schema", "json_schema":
+    /// {"schema": …}}`, or vLLM's `{"type": "structural_tag", "structures": […], "triggers": […]}`.
     pub response_format: Option<Value>,
     /// Requests share cached prompts only with those that have the same.
     pub cache_salt: Option<String>,
@@ -148,15 +149,16 @@ pub struct SamplingFields {
     /// Beam search: `true` ends with as many finished beams as there are, `false` when better ones are unlikely, `"never"` when
     /// there can be none.
     pub early_stopping: Option<Value>,
-    /// Not supported yet.
+    /// What the answer must be, as vLLM writes it: an object with one of `json` (a JSON schema), `regex`, `choice` (a list of
+    /// strings), `grammar` (Lark or GBNF), `json_object` (`true`), `structural_tag`.
     pub structured_outputs: Option<Value>,
-    /// Not supported yet.
+    /// Older name of `structured_outputs.json`.
     pub guided_json: Option<Value>,
-    /// Not supported yet.
+    /// Older name of `structured_outputs.regex`.
     pub guided_regex: Option<Value>,
-    /// Not supported yet.
+    /// Older name of `structured_outputs.choice`.
     pub guided_choice: Option<Value>,
-    /// Not supported yet.
+    /// Older name of `structured_outputs.grammar`.
     pub guided_grammar: Option<Value>,
     /// Not supported.
     pub truncate_prompt_tokens: Option<i64>,

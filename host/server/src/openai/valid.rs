@@ -13,6 +13,7 @@ mod params;
 mod range;
 mod sampler;
 mod stopping;
+mod structured;
 mod tokenize;
 
 pub use chat::ValidChat;
@@ -22,6 +23,7 @@ pub use embedding::{EncodingFormat, ValidEmbedding};
 pub use generate::ValidGenerate;
 pub use params::{Delivery, MaxTokens, ModelFacts, StreamUsage, TokenNames, ValidParams};
 pub use stopping::{StopText, ValidStopping};
+pub use structured::Structured;
 pub use tokenize::{TokenStrings, TokenizeInput, ValidTokenize};
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use crate::http::{AppState, HttpConfig, router};
 use crate::serving::{
-    Chat, Conversation, Delta, EmbeddingFacts, GenerationOptions, GuestError, Guests, ParserId,
-    Planned, RequestScope, SamplerRequest, SamplingDefaults, ServedModel,
+    Chat, Conversation, Delta, EmbeddingFacts, GenerationOptions, GrammarSource, GuestError,
+    Guests, ParserId, Planned, RequestScope, SamplerRequest, SamplingDefaults, ServedModel,
 };
 use crate::text::EncodingLimits;
 use axum::body::{Body, to_bytes};
@@ -15,6 +15,7 @@ use guesthouse_engine::{
     ExecutorInfo, GroupInfo, GroupKind, LengthRules, Masks, PromptLogprobs, Row, SampleOutcome,
     Sampled, SamplingPlan, Slot, StepOutput, StepPlan, Task, Ticket, TokenId,
 };
+use guesthouse_grammar::{GrammarCompiler, Limits};
 use guesthouse_tokenizer::{AddSpecial, GgufVocab, Segment, Tokenizer};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -180,6 +181,7 @@ pub(super) struct GuestScript {
     pub(super) fail_push: Option<GuestError>,
     pub(super) fail_plan: Option<GuestError>,
     pub(super) panic_in_plan: bool,
+    pub(super) ignores_grammars: bool,
     pub(super) stop_strings: Vec<String>,
     pub(super) visible_controls: Vec<u32>,
     pub(super) planned: Mutex<Vec<String>>,
@@ -210,12 +212,17 @@ impl Guests for FakeGuests {
                 known: vec!["standard".to_owned()],
             });
         }
+        let fields: Value = serde_json::from_str(&request.fields).unwrap();
+        let grammar = fields.get("grammar").map(|grammar| GrammarSource {
+            syntax: grammar["syntax"].as_str().unwrap().to_owned(),
+            source: grammar["source"].as_str().unwrap().to_owned(),
+        });
         match self.0.fail_plan.clone() {
             Some(error) => Err(error),
             None => Ok(Planned {
                 plan: SamplingPlan::greedy(),
                 seed: None,
-                grammar: None,
+                grammar: grammar.filter(|_| !self.0.ignores_grammars),
                 chooser: None,
             }),
         }
@@ -426,6 +433,11 @@ impl Setup {
             max_model_len: CONTEXT,
             vocab: VOCAB,
             encoding: EncodingLimits::of(&tokenizer),
+            grammars: GrammarCompiler::new(
+                Arc::clone(&tokenizer),
+                VOCAB as usize,
+                Limits::default(),
+            ),
             tokenizer,
             engine: EngineThread::spawn(Engine::new(reciter, self.engine)).unwrap(),
             guests: Arc::new(FakeGuests(Arc::clone(&guests))),

@@ -5,6 +5,7 @@ use super::module::ModuleChoice;
 use super::range::count;
 use super::sampler::sampler_request;
 use super::stopping::{StopFields, ValidStopping};
+use super::structured::{Structured, structured};
 use crate::serving::{SamplingDefaults, ServedModel};
 use guesthouse_tokenizer::SkipSpecial;
 use serde_json::{Map, Number, Value, json};
@@ -110,6 +111,7 @@ pub struct ValidParams {
     cache_salt: Option<String>,
     module: Option<String>,
     breakers: Option<Vec<String>>,
+    structured: Option<Structured>,
     sampler: Map<String, Value>,
 }
 
@@ -159,6 +161,10 @@ impl ValidParams {
         }
         let mut sampler = sampler_request(&fields, min_tokens, seed, facts)?;
         choice.describe(&fields, n, &mut sampler);
+        let structured = structured(&fields)?;
+        if let Some(structured) = &structured {
+            structured.add_to(&mut sampler);
+        }
         let bad_words = fields.bad_words.unwrap_or_default();
         if bad_words.iter().any(String::is_empty) {
             return Err(ApiError::invalid(
@@ -209,6 +215,7 @@ impl ValidParams {
             cache_salt: fields.cache_salt,
             module: choice.module,
             breakers: fields.dry_sequence_breakers,
+            structured,
             sampler,
         })
     }
@@ -303,6 +310,12 @@ impl ValidParams {
         self.cache_salt.as_deref()
     }
 
+    /// What the answer must follow.
+    #[must_use]
+    pub fn structured(&self) -> Option<&Structured> {
+        self.structured.as_ref()
+    }
+
     /// Whether `allowed_token_ids` allows a token that is not banned otherwise.
     #[must_use]
     pub fn allows_any(&self, banned: impl Fn(u32) -> bool) -> bool {
@@ -333,40 +346,6 @@ impl ValidParams {
 
 /// Fields that would be ignored, but change what the client relies on.
 fn refuse_unsupported(fields: &SamplingFields) -> Result<(), ApiError> {
-    let structured = [
-        ("structured_outputs", &fields.structured_outputs),
-        ("guided_json", &fields.guided_json),
-        ("guided_regex", &fields.guided_regex),
-        ("guided_choice", &fields.guided_choice),
-        ("guided_grammar", &fields.guided_grammar),
-    ];
-    for (param, field) in structured {
-        if field.is_some() {
-            return Err(ApiError::invalid(
-                param,
-                format!("`{param}` is not supported yet; leave it out"),
-            ));
-        }
-    }
-    if let Some(format) = &fields.response_format {
-        match format.get("type").and_then(Value::as_str) {
-            Some("text") => {}
-            Some(kind @ ("json_object" | "json_schema")) => {
-                return Err(ApiError::invalid(
-                    "response_format",
-                    format!(
-                        "`response_format` of type {kind} is not supported yet; only {{\"type\": \"text\"}} is"
-                    ),
-                ));
-            }
-            _ => {
-                return Err(ApiError::invalid(
-                    "response_format",
-                    "`response_format` must be an object with `type` \"text\"",
-                ));
-            }
-        }
-    }
     if fields.truncate_prompt_tokens.is_some() {
         return Err(ApiError::invalid(
             "truncate_prompt_tokens",
