@@ -41,12 +41,13 @@ pub(crate) enum Expr {
 /// What does not parse, and where.
 pub(crate) fn to_lark(source: &str, limits: &Limits) -> Result<String, GrammarError> {
     let grammar = parse::parse(source, limits)?;
-    let terminals = lark::write(&grammar, lark::Terminals::Regular);
-    Ok(if greedy::is_exact(&terminals) {
-        terminals.text
-    } else {
-        lark::write(&grammar, lark::Terminals::Characters).text
-    })
+    for terminals in [lark::Terminals::Regular, lark::Terminals::Apart] {
+        let written = lark::write(&grammar, terminals);
+        if greedy::is_exact(&written) {
+            return Ok(written.text);
+        }
+    }
+    Ok(lark::write(&grammar, lark::Terminals::Characters).text)
 }
 
 #[cfg(test)]

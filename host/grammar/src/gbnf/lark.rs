@@ -9,8 +9,11 @@ use std::fmt::Write as _;
 /// What becomes a terminal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Terminals {
-    /// Whatever is regular, as large as it is.
+    /// Whatever is regular, as large as it is; neighbours are one.
     Regular,
+    /// Whatever is regular, but neighbours of parts that are not stay apart: places that differ only in what comes later then
+    /// begin with the same terminal.
+    Apart,
     /// Each character.
     Characters,
 }
@@ -39,7 +42,7 @@ pub(super) struct Written<'a> {
 
 pub(super) fn write(source: &Gbnf, terminals: Terminals) -> Written<'_> {
     let regular = match terminals {
-        Terminals::Regular => regular(source),
+        Terminals::Regular | Terminals::Apart => regular(source),
         Terminals::Characters => vec![false; source.rules.len()],
     };
     let mut writer = Writer {
@@ -181,7 +184,7 @@ struct Writer {
 impl Writer {
     fn is_terminal(&self, expr: &Expr) -> bool {
         match self.mode {
-            Terminals::Regular => is_regular(expr, &self.regular),
+            Terminals::Regular | Terminals::Apart => is_regular(expr, &self.regular),
             Terminals::Characters => matches!(expr, Expr::Class(_)),
         }
     }
@@ -204,7 +207,7 @@ impl Writer {
                             let count = rest.iter().take_while(|e| self.is_terminal(e)).count();
                             count.max(1)
                         }
-                        Terminals::Characters => 1,
+                        Terminals::Apart | Terminals::Characters => 1,
                     };
                     let (text, node) = match together {
                         1 => self.node(first),
@@ -224,7 +227,7 @@ impl Writer {
                 let (terminals, others): (Vec<&Expr>, Vec<&Expr>) =
                     items.iter().partition(|item| self.is_terminal(item));
                 let mut options: Vec<(String, Node)> = Vec::new();
-                if self.mode == Terminals::Regular && terminals.len() > 1 {
+                if self.mode != Terminals::Characters && terminals.len() > 1 {
                     let one = Expr::Choice(terminals.into_iter().cloned().collect());
                     options.push(self.terminal(&one));
                 } else {
