@@ -111,11 +111,16 @@ pub(super) fn from_engine(error: &EngineError, field: &'static str, retry_after:
                 message: error.to_string(),
             }
         }
-        // Which field asked for the grammar is known no more.
-        EngineError::Constraint { .. } => ApiError::Invalid {
-            param: None,
+        EngineError::Chooser(_) => ApiError::Guest {
             message: error.to_string(),
         },
+        // Which field asked for the grammar, or for so many branches, is known no more.
+        EngineError::Constraint { .. } | EngineError::BranchesDoNotFit { .. } => {
+            ApiError::Invalid {
+                param: None,
+                message: error.to_string(),
+            }
+        }
         other => ApiError::Internal {
             message: other.to_string(),
         },
