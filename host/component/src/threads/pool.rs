@@ -58,6 +58,8 @@ pub(super) struct State {
     slow: VecDeque<Arc<Lane>>,
     /// Threads beside the shared ones: of slow lanes, and those caught in a long call.
     own: usize,
+    /// Of the idle shared threads: 1 if one was told to wake up and has not yet.
+    waking: usize,
     /// Threads of slow lanes that have nothing to do.
     own_idle: usize,
     stop: bool,
@@ -143,10 +145,19 @@ impl Pool {
         let cost = job.session.lane.cost();
         state.shared.push(Waiting { cost, number, job });
         if state.idle > 0 {
-            drop(state);
-            self.work.notify_one();
+            self.wake(state);
         } else if state.serving < self.config.shared {
             self.start_shared(&mut state);
+        }
+    }
+
+    /// Wakes one shared thread, unless one is on its way already: that one wakes the next. So whoever brings many jobs at once
+    /// does not pay for waking each thread.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        if state.idle > 0 && state.waking == 0 {
+            state.waking = 1;
+            drop(state);
+            self.work.notify_one();
         }
     }
 
@@ -219,6 +230,9 @@ impl Pool {
         let mut state = self.state();
         loop {
             if let Some(job) = self.pop(&mut state) {
+                if !state.shared.is_empty() {
+                    self.wake(state);
+                }
                 return Next::Run(job);
             }
             if state.stop {
@@ -231,6 +245,7 @@ impl Pool {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
+            state.waking = 0;
         }
     }
 
