@@ -28,7 +28,6 @@ def logprob(choice):
     [
         ("xtc_probability", 1.5),
         ("mirostat_mode", 3),
-        ("top_n_sigma", -1),
         ("epsilon_cutoff", 2),
         ("dry_base", 0.5),
         ("no_repeat_ngram_size", -1),
@@ -41,7 +40,7 @@ def logprob(choice):
 def test_a_field_out_of_range_is_named(server, field, value):
     with pytest.raises(openai.BadRequestError) as error:
         complete(server, **{field: value})
-    assert error.value.param == field, error.value
+    assert error.value.param.split(".")[0] == field, error.value
 
 
 def test_stages_change_what_is_drawn_and_repeat_with_the_seed(server):

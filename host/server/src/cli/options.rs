@@ -56,7 +56,9 @@ pub(super) enum Format {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[allow(clippy::enum_variant_names)] // vLLM's names.
 enum Logprobs {
+    #[value(name = "raw_logprobs")]
     RawLogprobs,
+    #[value(name = "processed_logprobs")]
     ProcessedLogprobs,
 }
 

@@ -62,7 +62,7 @@ pub(super) fn from_guest(error: GuestError, field: Option<&'static str>) -> ApiE
 /// Samplers begin their refusals with the field's name and a colon.
 fn named_field(message: &str) -> Option<String> {
     let (field, _) = message.split_once(": ")?;
-    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
     (!field.is_empty() && field.chars().all(is_name)).then(|| field.to_owned())
 }
 
