@@ -109,7 +109,7 @@ async fn what_is_wrong_with_a_grammar_is_told_with_its_place() {
         (
             json!({"guided_grammar": "start: a b"}),
             "guided_grammar",
-            "rule",
+            "line 1, column 8: unknown name",
         ),
         (
             json!({"guided_grammar": format!("start: {deep}")}),
