@@ -29,13 +29,13 @@ fn component(text: &str) -> Vec<u8> {
 
 #[test]
 fn roles_are_recognised() {
-    for (name, role) in [
-        ("hostile_graph", Role::Graph),
-        ("hostile_chat", Role::Chat),
-        ("hostile_sampler", Role::Sampler),
+    for (name, role, steps) in [
+        ("hostile_graph", Role::Graph, false),
+        ("hostile_chat", Role::Chat, false),
+        ("hostile_sampler", Role::Sampler, true),
     ] {
         let module = runtime().load(name, &bytes(name), Origin::File).unwrap();
-        assert_eq!((module.role(), module.steps()), (role, false));
+        assert_eq!((module.role(), module.steps()), (role, steps));
         assert_eq!(module.code_source(), CodeSource::Compiled);
         let ours = |import: &String| import.starts_with("guesthouse:");
         assert!(
