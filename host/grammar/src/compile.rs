@@ -66,7 +66,8 @@ impl GrammarCompiler {
     fn factory(&self) -> Result<Arc<ParserFactory>, GrammarError> {
         let made = self.factory.get_or_init(|| {
             let vocabulary = Vocabulary::new(Arc::clone(&self.tokenizer), self.vocab_size)?;
-            factory(Arc::new(vocabulary), &self.limits).map(Arc::new)
+            let env: TokEnv = Arc::new(vocabulary);
+            factory(&env, &self.limits).map(Arc::new)
         });
         made.clone()
     }
@@ -126,7 +127,7 @@ impl GrammarCompiler {
                     };
                     schema::blame(schema, cause, compiles)
                 }
-                None => syntax.located(cause),
+                None => syntax.located(&cause),
             })?;
             Ok(Compiled {
                 parser: Mutex::new(parser),
@@ -136,13 +137,13 @@ impl GrammarCompiler {
     }
 }
 
-fn factory(env: TokEnv, limits: &Limits) -> Result<ParserFactory, GrammarError> {
+fn factory(env: &TokEnv, limits: &Limits) -> Result<ParserFactory, GrammarError> {
     let capabilities = InferenceCapabilities {
         ff_tokens: true,
         ..InferenceCapabilities::default()
     };
     let slices = SlicedBiasComputer::general_slices();
-    let mut factory = caught(|| ParserFactory::new(&env, capabilities, &slices))
+    let mut factory = caught(|| ParserFactory::new(env, capabilities, &slices))
         .map_err(GrammarError::Vocabulary)?;
     factory.quiet();
     *factory.limits_mut() = ParserLimits {

@@ -93,14 +93,14 @@ impl Syntax {
 
     /// The matcher's message with the place that it begins with: `at 3(7): …`, or `3(7): …`. Other syntaxes' sources are
     /// not what the matcher read.
-    pub(crate) fn located(self, message: String) -> GrammarError {
+    pub(crate) fn located(self, message: &str) -> GrammarError {
         if self != Self::Lark {
             return GrammarError::whole(message.lines().next().unwrap_or_default());
         }
         let place = || {
             let (numbers, cause) = message
                 .strip_prefix("at ")
-                .unwrap_or(&message)
+                .unwrap_or(message)
                 .split_once("): ")?;
             let (line, column) = numbers.split_once('(')?;
             let place = Place::Line {

@@ -1,5 +1,7 @@
 //! Vocabularies and walks for tests.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use crate::{GrammarCompiler, GrammarError, Limits};
 use guesthouse_engine::{Constraint, TokenId};
 use guesthouse_tokenizer::{GgufVocab, Tokenizer};

@@ -1,5 +1,7 @@
 //! Whole ways: from a source to what is allowed.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use super::*;
 use crate::testing::{END, Random, WORDS, accepts, allowed, compiler, start, tokenizer, walk};
 use std::time::{Duration, Instant};
