@@ -34,6 +34,7 @@ fn request(id: u32, plan: &SamplingPlan, params: &GenerationParams) -> Request {
 type Outputs = Vec<Vec<Vec<(TokenId, u32)>>>;
 
 /// Runs three requests at once.
+#[allow(clippy::needless_pass_by_value)] // None or a value, as it is written where it is asked for.
 fn run(
     plan: &SamplingPlan,
     params: &GenerationParams,

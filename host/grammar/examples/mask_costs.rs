@@ -41,7 +41,7 @@ fn synthetic() -> Result<Tokenizer, Box<dyn std::error::Error>> {
         .collect();
     let mut seed = 1_u64;
     let mut seen: std::collections::HashSet<String> = tokens.iter().cloned().collect();
-    tokens = tokens.into_iter().filter(|t| seen.remove(t)).collect();
+    tokens.retain(|t| seen.remove(t));
     seen.extend(tokens.iter().cloned());
     while tokens.len() < VOCABULARY {
         seed ^= seed << 13;
@@ -56,13 +56,13 @@ fn synthetic() -> Result<Tokenizer, Box<dyn std::error::Error>> {
             word.push_str(&syllables[pick]);
         }
         match (seed >> 4) % 16 {
-            0 => word.push_str("é"),
+            0 => word.push('é'),
             1 => word.push('('),
-            2 => word = word.to_uppercase().replace('Ġ', "Ġ"),
+            2 => word = word.to_uppercase(),
             3 => word.push('s'),
             _ => {}
         }
-        if (seed >> 1) % 9 == 0 {
+        if (seed >> 1).is_multiple_of(9) {
             word = format!("æĹ¥{}", (0x4e + (seed >> 20) % 50) as u8 as char);
         }
         if seen.insert(word.clone()) {

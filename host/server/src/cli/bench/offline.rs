@@ -300,13 +300,12 @@ impl Work {
     }
 }
 
+/// A plan, and the guest where it asks one.
+type Asked = (Arc<SamplingPlan>, Option<Box<dyn Chooser>>);
+
 impl Work {
     /// What the sampler guest makes of one request.
-    fn ask(
-        &self,
-        loaded: &LoadedModel,
-        prompt: &[TokenId],
-    ) -> Result<(Arc<SamplingPlan>, Option<Box<dyn Chooser>>)> {
+    fn ask(&self, loaded: &LoadedModel, prompt: &[TokenId]) -> Result<Asked> {
         let fields = json!({ "temperature": self.temperature, "top_p": self.top_p });
         let planned = loaded.served.guests.plan(&SamplerRequest {
             scope: RequestScope::unrecorded(0),

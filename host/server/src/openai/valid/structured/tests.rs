@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use super::*;
 
 fn read(fields: Value) -> Result<Option<Structured>, ApiError> {
