@@ -37,7 +37,7 @@ impl Default for Limits {
             grammar_size: 500_000,
             lexer_states: 50_000,
             lexer_fuel: (1_000_000, 200_000),
-            items: (2_000, 50_000),
+            items: (2_000, 250_000),
             compile_time: Duration::from_secs(10),
             compiling: 2,
             cache_bytes: 256 << 20,
