@@ -125,6 +125,27 @@ pub struct Draw<'a> {
     pub logprobs: LogprobsMode,
 }
 
+impl<'a> Draw<'a> {
+    /// A draw of a request of its own that reports nothing but its token.
+    pub(crate) fn plain(
+        logits: usize,
+        plan: &'a SamplingPlan,
+        history: &'a History,
+        seed: u64,
+    ) -> Self {
+        Self {
+            logits,
+            plan,
+            history,
+            random: RandomKey { seed, lineage: 0 },
+            mu: None,
+            mask: None,
+            top: 0,
+            logprobs: LogprobsMode::Raw,
+        }
+    }
+}
+
 /// A device with a loaded model. All calls come from one thread; indices in their arguments have been checked.
 pub trait Device: Send {
     /// Fixed properties.

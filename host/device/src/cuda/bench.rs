@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use guesthouse_engine::{LogprobsMode, RandomKey, SamplingPlan, TokenId};
+use guesthouse_engine::{SamplingPlan, TokenId};
 
 use super::sample::EncoderBench;
 use crate::device::Draw;
@@ -32,19 +32,10 @@ pub fn time_rows(rows: Rows<'_>) -> f64 {
         let mut encoder = EncoderBench::default();
         let start = Instant::now();
         for step in 0..STEPS {
-            let draws = histories.iter().enumerate().map(|(i, history)| Draw {
-                logits: i,
-                plan: rows.plan,
-                history,
-                random: RandomKey {
-                    seed: i as u64,
-                    lineage: 0,
-                },
-                mu: None,
-                mask: None,
-                top: 0,
-                logprobs: LogprobsMode::Raw,
-            });
+            let draws = histories
+                .iter()
+                .enumerate()
+                .map(|(i, history)| Draw::plain(i, rows.plan, history, i as u64));
             encoder.encode(rows.vocab, draws);
             for (i, history) in histories.iter_mut().enumerate() {
                 history.extend(&[(step * 7919 + i * 104_729) as u32 % rows.vocab]);

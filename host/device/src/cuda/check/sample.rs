@@ -322,19 +322,7 @@ fn failures(gpu: &Arc<Gpu>) -> Result<KernelReport> {
     ];
     let history = History::default();
     let draws: Vec<Draw<'_>> = (0..4 * plans.len())
-        .map(|i| Draw {
-            logits: i % 4,
-            plan: &plans[i / 4],
-            history: &history,
-            random: RandomKey {
-                seed: 1,
-                lineage: 0,
-            },
-            mu: None,
-            mask: None,
-            top: 0,
-            logprobs: LogprobsMode::Raw,
-        })
+        .map(|i| Draw::plain(i % 4, &plans[i / 4], &history, 1))
         .collect();
     let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, draws.len(), Sharing::Best)?;
     sampler.sample(Ticket(1), tensor(&buffer, VOCAB), None, &draws)?;
@@ -354,9 +342,40 @@ fn failures(gpu: &Arc<Gpu>) -> Result<KernelReport> {
     ))
 }
 
+/// Vocabulary of what is timed.
+const TIMED_VOCAB: usize = 128_256;
+
+/// Rows of one plan.
+struct Timed<'a> {
+    rows: usize,
+    /// `[rows, TIMED_VOCAB]` f32.
+    logits: Tensor,
+    plan: &'a SamplingPlan,
+    history: &'a History,
+}
+
+/// How long the draws of a step take, with encoding and the wait for their results.
+fn time(gpu: &Arc<Gpu>, timer: &Timer, work: &Timed<'_>, name: &str) -> Result<KernelReport> {
+    let rows = work.rows;
+    let draws: Vec<Draw<'_>> = (0..rows)
+        .map(|i| Draw::plain(i, work.plan, work.history, i as u64))
+        .collect();
+    let mut sampler = sampler(gpu, CudaDtype::F32, TIMED_VOCAB, rows, Sharing::Best)?;
+    sampler.ready()?;
+    let seconds = timer.time(|| {
+        sampler.sample(Ticket(1), work.logits, None, &draws)?;
+        gpu.synchronize()?;
+        sampler.finish(Ticket(1)).map(drop)
+    })?;
+    let case = format!("float32 {rows}×{TIMED_VOCAB} {name}");
+    let mut line = KernelReport::new(NAME, case, 0.0, 0.0);
+    line.seconds = Some(seconds);
+    line.bytes = Some((rows * TIMED_VOCAB * 4) as f64);
+    Ok(line)
+}
+
 /// Draws of many rows and of one: greedy, top-p, and each stage alone.
 fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
-    const VOCAB: usize = 128_256;
     let timer = Timer::new(gpu)?;
     let top_p = SamplingPlan {
         stages: vec![Stage::Temperature(0.8), Stage::TopP(0.9)],
@@ -375,9 +394,9 @@ fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
         (Shape::Flat, 1),
         (Shape::Flat, 256),
     ] {
-        let (stored, _) = logits(CudaDtype::F32, rows, VOCAB, shape);
+        let (stored, _) = logits(CudaDtype::F32, rows, TIMED_VOCAB, shape);
         let buffer = gpu.upload(&stored, "checking")?;
-        let alone = stages::alone(VOCAB).into_iter().map(|stage| {
+        let alone = stages::alone(TIMED_VOCAB).into_iter().map(|stage| {
             let plan = SamplingPlan {
                 stages: vec![stage.clone()],
                 draw: DrawKind::Sample,
@@ -385,33 +404,14 @@ fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
             (stage_name(&stage).to_owned(), plan)
         });
         for (name, plan) in usual.iter().cloned().chain(alone) {
-            let draws: Vec<Draw<'_>> = (0..rows)
-                .map(|i| Draw {
-                    logits: i,
-                    plan: &plan,
-                    history: &history,
-                    random: RandomKey {
-                        seed: i as u64,
-                        lineage: 0,
-                    },
-                    mu: None,
-                    mask: None,
-                    top: 0,
-                    logprobs: LogprobsMode::Raw,
-                })
-                .collect();
-            let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, rows, Sharing::Best)?;
-            sampler.ready()?;
-            let seconds = timer.time(|| {
-                sampler.sample(Ticket(1), tensor(&buffer, VOCAB), None, &draws)?;
-                gpu.synchronize()?;
-                sampler.finish(Ticket(1)).map(drop)
-            })?;
-            let case = format!("float32 {rows}×{VOCAB} {shape:?} {name}");
-            let mut line = KernelReport::new(NAME, case, 0.0, 0.0);
-            line.seconds = Some(seconds);
-            line.bytes = Some((rows * VOCAB * 4) as f64);
-            report(line);
+            let work = Timed {
+                rows,
+                logits: tensor(&buffer, TIMED_VOCAB),
+                plan: &plan,
+                history: &history,
+            };
+            let name = format!("{shape:?} {name}");
+            report(time(gpu, &timer, &work, &name)?);
         }
     }
     Ok(())

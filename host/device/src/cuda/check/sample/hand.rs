@@ -9,7 +9,8 @@ use guesthouse_engine::{
 };
 
 use super::{
-    Case, KernelReport, NAME, SHAPES, Shape, TOLERANCE, VOCABS, logits, plans, sampler, tensor,
+    Case, KernelReport, NAME, SHAPES, Shape, TIMED_VOCAB, TOLERANCE, Timed, VOCABS, logits, plans,
+    sampler, tensor, time,
 };
 use crate::cpu::sample::{Isa, Work, draw as on_cpu, with_hidden};
 use crate::cuda::check::memory::{DTYPES, Random, round};
@@ -234,7 +235,6 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
 
 /// Candidates of 64 rows, whole rows of a few.
 fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
-    const VOCAB: usize = 128_256;
     let timer = Timer::new(gpu)?;
     let history = History::default();
     for (rows, name, kind) in [
@@ -250,39 +250,19 @@ fn timed(gpu: &Arc<Gpu>, report: &mut dyn FnMut(KernelReport)) -> Result<()> {
         ),
         (8, "whole rows", DrawKind::Row(asked(1, Hidden::Kept))),
     ] {
-        let (stored, _) = logits(CudaDtype::F32, rows, VOCAB, Shape::Peaked);
+        let (stored, _) = logits(CudaDtype::F32, rows, TIMED_VOCAB, Shape::Peaked);
         let buffer = gpu.upload(&stored, "checking")?;
         let plan = SamplingPlan {
             stages: vec![Stage::Temperature(0.8)],
             draw: kind,
         };
-        let draws: Vec<Draw<'_>> = (0..rows)
-            .map(|i| Draw {
-                logits: i,
-                plan: &plan,
-                history: &history,
-                random: RandomKey {
-                    seed: i as u64,
-                    lineage: 0,
-                },
-                mu: None,
-                mask: None,
-                top: 0,
-                logprobs: LogprobsMode::Raw,
-            })
-            .collect();
-        let mut sampler = sampler(gpu, CudaDtype::F32, VOCAB, rows, Sharing::Best)?;
-        sampler.ready()?;
-        let seconds = timer.time(|| {
-            sampler.sample(Ticket(1), tensor(&buffer, VOCAB), None, &draws)?;
-            gpu.synchronize()?;
-            sampler.finish(Ticket(1)).map(drop)
-        })?;
-        let case = format!("float32 {rows}×{VOCAB} {name}");
-        let mut line = KernelReport::new(NAME, case, 0.0, 0.0);
-        line.seconds = Some(seconds);
-        line.bytes = Some((rows * VOCAB * 4) as f64);
-        report(line);
+        let work = Timed {
+            rows,
+            logits: tensor(&buffer, TIMED_VOCAB),
+            plan: &plan,
+            history: &history,
+        };
+        report(time(gpu, &timer, &work, name)?);
     }
     Ok(())
 }
