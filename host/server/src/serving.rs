@@ -1,6 +1,6 @@
 //! What HTTP needs of a loaded model. Loading makes it; nothing here knows how guests or devices work.
 
-use crate::text::EncodingLimits;
+use crate::text::{BreakingTokens, EncodingLimits};
 use futures::future::BoxFuture;
 use guesthouse_component::Recorder;
 use guesthouse_engine::{CacheSalt, Chooser, EngineHandle, LogprobsMode, SamplingPlan, TokenId};
@@ -24,6 +24,8 @@ pub struct ServedModel {
     pub tokenizer: Arc<Tokenizer>,
     /// Bounds on the texts it encodes.
     pub encoding: EncodingLimits,
+    /// Where repetitions end.
+    pub breaking: BreakingTokens,
     /// The engine that runs it.
     pub engine: EngineHandle,
     /// Grammars over its vocabulary.

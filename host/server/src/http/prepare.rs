@@ -373,7 +373,7 @@ async fn plan(
     let model = Arc::clone(model);
     let scope = scope.clone();
     let planned = blocking(move || {
-        let breakers = breaking_tokens(&model, &breakers);
+        let breakers = model.breaking.of(&model.tokenizer, model.vocab, &breakers);
         let fields = params.sampler_request(&bad_words, &breakers);
         let ask = |prompt: &(Vec<TokenId>, u32)| {
             let planned = model.guests.plan(&SamplerRequest {
@@ -430,20 +430,6 @@ fn per_prompt(
         });
     }
     Ok((planned, seed))
-}
-
-/// Tokens whose text has one of these strings in it.
-fn breaking_tokens(model: &ServedModel, breakers: &[String]) -> Vec<TokenId> {
-    if breakers.is_empty() {
-        return Vec::new();
-    }
-    let holds = |id: &TokenId| {
-        let bytes = model.tokenizer.token_bytes(*id);
-        breakers
-            .iter()
-            .any(|b| !b.is_empty() && memchr::memmem::find(&bytes, b.as_bytes()).is_some())
-    };
-    (0..model.vocab).filter(holds).collect()
 }
 
 /// How long the answer may get.

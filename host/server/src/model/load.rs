@@ -5,7 +5,7 @@ use crate::model::store::{ModuleError, ModuleStore};
 use crate::model::{GuestChoice, LoadFormat, ModelFiles, Modules, Weights, guests::ModelGuests};
 use crate::serving::{EmbeddingFacts, GenerationOptions, ServedModel};
 use crate::source::{LocalModel, SourceError};
-use crate::text::EncodingLimits;
+use crate::text::{BreakingTokens, EncodingLimits};
 use guesthouse_component::{ComponentError, ModelFacts, Role};
 use guesthouse_device::{CudaGraphs, DeviceError, DeviceExecutor, Numerics};
 use guesthouse_engine::{
@@ -371,6 +371,7 @@ pub fn load(
         max_model_len: max_len,
         vocab,
         encoding: EncodingLimits::of(&tokenizer),
+        breaking: BreakingTokens::default(),
         grammars: GrammarCompiler::new(Arc::clone(&tokenizer), vocab as usize, Limits::default()),
         tokenizer,
         engine,

@@ -5,7 +5,7 @@ use crate::serving::{
     Chat, Conversation, Delta, EmbeddingFacts, GenerationOptions, GrammarSource, GuestError,
     Guests, ParserId, Planned, RequestScope, SamplerRequest, SamplingDefaults, ServedModel,
 };
-use crate::text::EncodingLimits;
+use crate::text::{BreakingTokens, EncodingLimits};
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use futures::FutureExt as _;
@@ -433,6 +433,7 @@ impl Setup {
             max_model_len: CONTEXT,
             vocab: VOCAB,
             encoding: EncodingLimits::of(&tokenizer),
+            breaking: BreakingTokens::default(),
             grammars: GrammarCompiler::new(
                 Arc::clone(&tokenizer),
                 VOCAB as usize,
