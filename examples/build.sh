@@ -2,9 +2,10 @@
 # Builds the example samplers of all languages: examples/build.sh [OUT] (target/examples). Needs rustup and python3 with
 # venv and pip; takes Node.js from PyPI where npm is missing.
 set -euo pipefail
-cd "$(dirname "$0")"
-out=$(realpath -m "${1:-../target/examples}")
-guests=$(realpath -m "${GUESTHOUSE_GUESTS_TARGET:-../target/guests}")
+root=$(realpath "$(dirname "$0")/..")
+out=$(realpath -m "${1:-$root/target/examples}")
+guests=$(realpath -m "${GUESTHOUSE_GUESTS_TARGET:-$root/target/guests}")
+cd "$root/examples"
 tools=$out/tools
 mkdir -p "$out"
 

@@ -40,7 +40,9 @@ fi
 step "samplers in other languages"
 (cd examples/sampler-rust && cargo fmt --check)
 cargo test --quiet --manifest-path examples/sampler-rust/Cargo.toml --target-dir target/guests-native --target "$host"
-examples/build.sh target/examples
+examples/build.sh
+# The whole workspace is named so that nothing is built again with other features.
+cargo test --quiet --workspace --test guests -- --ignored languages::
 
 step "CUDA kernels"
 if [ -n "${GUESTHOUSE_NVRTC:-}" ]; then

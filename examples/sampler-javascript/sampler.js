@@ -38,7 +38,8 @@ class Sampler {
       return low <= x && x <= high && typeof x === "number" ? x : wrong(name, `between ${low} and ${high}`, x);
     };
     const sampler = new Sampler();
-    if (fields.seed != null) sampler.seed = BigInt(fields.seed);
+    // A plain number, which QuickJS's bindings take for a u64: seeds above 2^53 are rounded.
+    sampler.seed = fields.seed ?? undefined;
     sampler.k = args.k ?? 20;
     if (!Number.isInteger(sampler.k) || sampler.k < 1 || sampler.k > 1024)
       wrong("k", "a whole number from 1 to 1024", sampler.k);

@@ -59,7 +59,7 @@ impl Limits {
     #[must_use]
     pub fn sampler() -> Self {
         Self {
-            memory: 16 << 20,
+            memory: 64 << 20,
             transfer: 4 << 20,
             handles: 100,
             resources: 100,
