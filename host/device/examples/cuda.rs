@@ -29,8 +29,8 @@ use guesthouse_device::{
     KvBudget, KvMemory, Numerics,
 };
 use guesthouse_engine::{
-    CacheSalt, Draw, Engine, EngineConfig, Event, GenerationParams, Input, PrefixCaching, Priority,
-    Progress, Request, RequestId, Sampled, SamplingPlan, Stage,
+    CacheSalt, Draw, Engine, EngineConfig, Event, GenerationParams, Input, Owner, PrefixCaching,
+    Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stage,
 };
 use guesthouse_graph::PassOptions;
 use guesthouse_weights::{BlockType, DType, Scheme, WeightSource};
@@ -365,6 +365,7 @@ fn bench(model: &Llama, load: &Load, words: &[String]) -> Result<(), Failure> {
                     sampling: Arc::clone(&sampling),
                     seed: u64::from(i),
                     priority: Priority::default(),
+                    owner: Owner::default(),
                 },
                 Box::new(sender),
             )?;

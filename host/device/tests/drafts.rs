@@ -10,7 +10,8 @@ use std::sync::mpsc::channel;
 use guesthouse_device::{CpuDevice, CpuOptions, KvBudget};
 use guesthouse_engine::{
     Attachments, CacheSalt, Constraint, ConstraintError, Draw, Engine, EngineConfig, Event,
-    GenerationParams, Priority, Progress, Request, RequestId, SamplingPlan, Stage, Stats, TokenId,
+    GenerationParams, Owner, Priority, Progress, Request, RequestId, SamplingPlan, Stage, Stats,
+    TokenId,
 };
 use guesthouse_graph::PassOptions;
 use guesthouse_weights::{DType, Scheme};
@@ -27,6 +28,7 @@ fn request(id: u32, plan: &SamplingPlan, params: &GenerationParams) -> Request {
         sampling: Arc::new(plan.clone()),
         seed: 5,
         priority: Priority::default(),
+        owner: Owner::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 
 use guesthouse_device::{CpuDevice, CpuOptions, KvBudget};
 use guesthouse_engine::{
-    CacheSalt, Engine, EngineConfig, Event, Executor, GenerationParams, Priority, Progress,
+    CacheSalt, Engine, EngineConfig, Event, Executor, GenerationParams, Owner, Priority, Progress,
     Request, RequestId, SamplingPlan, Task, TokenId,
 };
 use guesthouse_graph::{
@@ -79,6 +79,7 @@ fn embed(
                 sampling: Arc::new(SamplingPlan::greedy()),
                 seed: 0,
                 priority: Priority::default(),
+                owner: Owner::default(),
             };
             engine.submit(request, Box::new(sender)).unwrap();
             receiver

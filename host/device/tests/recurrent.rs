@@ -8,8 +8,8 @@ use std::sync::mpsc::channel;
 
 use guesthouse_device::{CpuDevice, CpuOptions, DeviceExecutor, KvBudget};
 use guesthouse_engine::{
-    CacheSalt, Engine, EngineConfig, Event, Executor, GenerationParams, GroupKind, PrefixCaching,
-    Priority, Progress, Request, RequestId, SamplingPlan, Stats, TokenId,
+    CacheSalt, Engine, EngineConfig, Event, Executor, GenerationParams, GroupKind, Owner,
+    PrefixCaching, Priority, Progress, Request, RequestId, SamplingPlan, Stats, TokenId,
 };
 use guesthouse_graph::{
     Activation, Attention, BuilderLimits, CacheId, CacheKind, CacheSharding, CacheSpec, CausalConv,
@@ -184,6 +184,7 @@ fn run(
             sampling: Arc::new(SamplingPlan::greedy()),
             seed: 7,
             priority: Priority::default(),
+            owner: Owner::default(),
         };
         engine.submit(request, Box::new(sender)).unwrap();
         receivers.push(receiver);

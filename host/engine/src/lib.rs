@@ -41,7 +41,7 @@
 //! # Example
 //! ```
 //! use guesthouse_engine::{
-//!     CacheSalt, Engine, EngineConfig, Event, GenerationParams, MockExecutor, Priority, Progress, Request, RequestId,
+//!     CacheSalt, Engine, EngineConfig, Event, GenerationParams, MockExecutor, Owner, Priority, Progress, Request, RequestId,
 //!     SamplingPlan,
 //! };
 //! use std::sync::{Arc, mpsc};
@@ -55,6 +55,7 @@
 //!     sampling: Arc::new(SamplingPlan::greedy()),
 //!     seed: 0,
 //!     priority: Priority::default(),
+//!     owner: Owner::default(),
 //! };
 //! let (sender, events) = mpsc::channel();
 //! engine.submit(request, Box::new(sender))?;

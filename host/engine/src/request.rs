@@ -17,6 +17,30 @@ pub struct CacheSalt(pub [u8; 32]);
 )]
 pub struct Priority(pub i32);
 
+/// Whose request it is: what it may hold, and its part of the machine where others want it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    /// The tenant's number; 0 where there are none.
+    pub tenant: u64,
+    /// Its part, relative to that of other tenants; at least 1.
+    pub weight: u32,
+    /// Most sequences of this tenant that run at once; further ones wait.
+    pub max_running: Option<u32>,
+    /// Most KV blocks that they hold, of all groups together; further ones wait.
+    pub max_blocks: Option<u32>,
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        Self {
+            tenant: 0,
+            weight: 1,
+            max_running: None,
+            max_blocks: None,
+        }
+    }
+}
+
 /// One request: a prompt and the `n` choices that continue it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -34,6 +58,8 @@ pub struct Request {
     pub seed: u64,
     /// Place in the queue, and who is preempted last.
     pub priority: Priority,
+    /// Whose it is.
+    pub owner: Owner,
 }
 
 /// What belongs to a request but is no data.

@@ -5,6 +5,7 @@ use futures::future::BoxFuture;
 use guesthouse_component::Recorder;
 use guesthouse_engine::{CacheSalt, Chooser, EngineHandle, LogprobsMode, SamplingPlan, TokenId};
 use guesthouse_grammar::GrammarCompiler;
+use guesthouse_tenants::Tenant;
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::sync::Arc;
 
@@ -131,15 +132,21 @@ pub enum GuestError {
 pub struct RequestScope {
     /// Unix seconds: guests have no clock.
     pub now: u64,
+    /// Whose request it is: decides which modules serve it, and who pays for them.
+    pub tenant: Arc<Tenant>,
     /// Takes the calls down.
     pub record: Option<Recorder>,
 }
 
 impl RequestScope {
-    /// Calls that nobody takes down.
+    /// Calls that nobody takes down, of no tenant.
     #[must_use]
     pub fn unrecorded(now: u64) -> Self {
-        Self { now, record: None }
+        Self {
+            now,
+            tenant: Tenant::anonymous(),
+            record: None,
+        }
     }
 }
 
@@ -194,7 +201,7 @@ pub trait Guests: Send + Sync {
     ///
     /// # Errors
     /// When the record cannot be written.
-    fn scope(&self, now: u64) -> Result<RequestScope, GuestError>;
+    fn scope(&self, now: u64, tenant: &Arc<Tenant>) -> Result<RequestScope, GuestError>;
 
     /// A chat store for one request.
     fn open_chat(

@@ -25,6 +25,7 @@ fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
         sampling: Arc::new(SamplingPlan::greedy()),
         seed: id,
         priority: Priority::default(),
+        owner: Owner::default(),
     }
 }
 

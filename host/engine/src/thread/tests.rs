@@ -3,8 +3,8 @@
 use super::*;
 use crate::{
     Answer, Asked, Branching, CacheSalt, Choice, Choices, Chooser, Content, Draw, EngineConfig,
-    FinishReason, Finished, GenerationParams, Hidden, MockExecutor, MockFailure, Next, Priority,
-    Reply, Rows, SamplingPlan, Ticket,
+    FinishReason, Finished, GenerationParams, Hidden, MockExecutor, MockFailure, Next, Owner,
+    Priority, Reply, Rows, SamplingPlan, Ticket,
 };
 use std::sync::mpsc::{Receiver, channel};
 
@@ -31,6 +31,7 @@ fn request(handle: &EngineHandle, first: u32, max_tokens: u32) -> Request {
         sampling: Arc::new(SamplingPlan::greedy()),
         seed: 0,
         priority: Priority::default(),
+        owner: Owner::default(),
     }
 }
 

@@ -5,8 +5,8 @@ use super::metrics::{ModelMetrics, Outcome, Timeline};
 use super::state::ModelEntry;
 use crate::openai::ApiError;
 use guesthouse_engine::{
-    CacheSalt, Disconnected, EngineHandle, Event, EventSink, GenerationParams, Priority, Request,
-    RequestId, SamplingPlan, Task, TokenId,
+    CacheSalt, Disconnected, EngineHandle, Event, EventSink, GenerationParams, Owner, Priority,
+    Request, RequestId, SamplingPlan, Task, TokenId,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -87,6 +87,7 @@ pub(super) async fn embed(
             sampling: Arc::clone(&plan),
             seed: 0,
             priority: Priority::default(),
+            owner: Owner::default(),
         };
         let events = sender.clone();
         engine

@@ -141,7 +141,9 @@ pub(super) async fn render(
 
 /// What the guest calls of a request share.
 fn scope(model: &ServedModel) -> Result<RequestScope, ApiError> {
-    Ok(model.guests.scope(ids::now())?)
+    Ok(model
+        .guests
+        .scope(ids::now(), &guesthouse_tenants::Tenant::anonymous())?)
 }
 
 /// `field` is where the prompts came from.

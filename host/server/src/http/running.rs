@@ -8,7 +8,7 @@ use crate::serving::Delta;
 use crate::text::{ChoiceText, Ending};
 use guesthouse_engine::{
     Attachments, Disconnected, EngineHandle, Event, EventSink, FinishReason, GenerationParams,
-    Priority, Request, RequestId, Sampled, Task, TokenId,
+    Owner, Priority, Request, RequestId, Sampled, Task, TokenId,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -184,6 +184,7 @@ impl Running {
                 sampling: prompt.plan,
                 seed: job.seed,
                 priority: Priority::default(),
+                owner: Owner::default(),
             };
             let sink = Sink {
                 prompt: index,

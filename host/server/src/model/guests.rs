@@ -12,6 +12,7 @@ use guesthouse_component::{
     CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Role,
     Segment as GuestSegment,
 };
+use guesthouse_tenants::Tenant;
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,12 +50,16 @@ impl ModelGuests {
 }
 
 impl Guests for ModelGuests {
-    fn scope(&self, now: u64) -> Result<RequestScope, GuestError> {
+    fn scope(&self, now: u64, tenant: &Arc<Tenant>) -> Result<RequestScope, GuestError> {
         let record = self.store.record(&CallContext::new("", now));
         let record = record.map_err(|error| {
             GuestError::Failed(format!("the request cannot be recorded: {error}"))
         })?;
-        Ok(RequestScope { now, record })
+        Ok(RequestScope {
+            now,
+            tenant: Arc::clone(tenant),
+            record,
+        })
     }
 
     fn open_chat(

@@ -6,6 +6,7 @@ use guesthouse_engine::{
     Answer, Answers, Chooser, ChooserError, Content, Finished, Next, Reply, RequestId, Rows,
     SamplingPlan, TokenId,
 };
+use guesthouse_tenants::Tenant;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -92,8 +93,8 @@ pub struct TracedGuests {
 }
 
 impl Guests for TracedGuests {
-    fn scope(&self, now: u64) -> Result<RequestScope, GuestError> {
-        self.inner.scope(now)
+    fn scope(&self, now: u64, tenant: &Arc<Tenant>) -> Result<RequestScope, GuestError> {
+        self.inner.scope(now, tenant)
     }
 
     fn open_chat(

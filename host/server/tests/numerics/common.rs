@@ -6,7 +6,7 @@ use guesthouse_component::{Runtime, RuntimeConfig};
 use guesthouse_device::{CudaDtype, CudaGraphs, DeviceExecutor, Numerics};
 use guesthouse_engine::{
     Attachments, CacheSalt, Chooser, Engine, EngineConfig, Event, FinishReason, GenerationParams,
-    PrefixCaching, Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
+    Owner, PrefixCaching, Priority, Progress, Request, RequestId, Sampled, SamplingPlan, Stats,
 };
 use guesthouse_graph::{CacheKind, PassOptions, Plan, PlanOptions};
 use guesthouse_server::model::load::{build_graph, on_device};
@@ -281,6 +281,7 @@ pub(crate) fn request(ask: &Ask, id: u64) -> Request {
         sampling: Arc::clone(&ask.sampling),
         seed: ask.seed,
         priority: Priority::default(),
+        owner: Owner::default(),
     }
 }
 

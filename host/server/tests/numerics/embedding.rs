@@ -4,8 +4,8 @@
 use crate::common::{Setup, Where, assert_idle, engine, golden};
 use guesthouse_device::{CudaDtype, Numerics};
 use guesthouse_engine::{
-    CacheSalt, Event, GenerationParams, PrefixCaching, Priority, Progress, Request, RequestId,
-    SamplingPlan, Task,
+    CacheSalt, Event, GenerationParams, Owner, PrefixCaching, Priority, Progress, Request,
+    RequestId, SamplingPlan, Task,
 };
 use serde_json::Value;
 use std::sync::{Arc, mpsc};
@@ -51,6 +51,7 @@ fn worst(device: Where, step_tokens: u32) -> f64 {
                     sampling: Arc::new(SamplingPlan::greedy()),
                     seed: 0,
                     priority: Priority::default(),
+                    owner: Owner::default(),
                 };
                 engine.submit(request, Box::new(sender)).unwrap();
                 events

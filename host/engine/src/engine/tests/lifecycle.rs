@@ -277,6 +277,7 @@ fn priorities_go_before_arrival() {
         &mut engine,
         Request {
             priority: Priority(-1),
+            owner: Owner::default(),
             ..request(2, vec![2; 4], 8)
         },
     );

@@ -65,6 +65,7 @@ prop_compose! {
             sampling: Arc::new(SamplingPlan { stages: Vec::new(), draw }),
             seed,
             priority: Priority(priority),
+            owner: Owner::default(),
             ..request(id, prompt, max_tokens)
         };
         Job { request, grammar, submit_at, cancel_after }

@@ -8,7 +8,7 @@ use crate::serving::{RequestScope, SamplerRequest};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use guesthouse_engine::{
-    Attachments, Chooser, Disconnected, Draw, Event, EventSink, GenerationParams, Priority,
+    Attachments, Chooser, Disconnected, Draw, Event, EventSink, GenerationParams, Owner, Priority,
     Request, SamplingPlan, Stage, Stats, TokenId,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -417,6 +417,7 @@ fn run(loaded: &LoadedModel, prompts: Vec<Vec<TokenId>>, work: &Work) -> Result<
             sampling,
             seed: work.seed.wrapping_add(place as u64),
             priority: Priority::default(),
+            owner: Owner::default(),
         };
         requests.push((request, chooser));
     }

@@ -7,8 +7,8 @@ use crate::source::LocalModel;
 use anyhow::{Context, Result, anyhow, bail};
 use guesthouse_device::{CudaDtype, Numerics};
 use guesthouse_engine::{
-    CacheSalt, Engine, EngineConfig, Event, GenerationParams, PrefixCaching, Priority, Progress,
-    Request, RequestId, Sampled, SamplingPlan, TokenId,
+    CacheSalt, Engine, EngineConfig, Event, GenerationParams, Owner, PrefixCaching, Priority,
+    Progress, Request, RequestId, Sampled, SamplingPlan, TokenId,
 };
 use guesthouse_tokenizer::AddSpecial;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -147,6 +147,7 @@ impl Comparison {
                 sampling: Arc::new(SamplingPlan::greedy()),
                 seed: 0,
                 priority: Priority::default(),
+                owner: Owner::default(),
             };
             engine.submit(request, Box::new(sender))?;
             answers.push(events);

@@ -16,6 +16,7 @@ use guesthouse_engine::{
     Sampled, SamplingPlan, Slot, StepOutput, StepPlan, Task, Ticket, TokenId,
 };
 use guesthouse_grammar::{GrammarCompiler, Limits};
+use guesthouse_tenants::Tenant;
 use guesthouse_tokenizer::{AddSpecial, GgufVocab, Segment, Tokenizer};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -191,8 +192,11 @@ pub(super) struct GuestScript {
 struct FakeGuests(Arc<GuestScript>);
 
 impl Guests for FakeGuests {
-    fn scope(&self, now: u64) -> Result<RequestScope, GuestError> {
-        Ok(RequestScope::unrecorded(now))
+    fn scope(&self, now: u64, tenant: &Arc<Tenant>) -> Result<RequestScope, GuestError> {
+        Ok(RequestScope {
+            tenant: Arc::clone(tenant),
+            ..RequestScope::unrecorded(now)
+        })
     }
 
     fn open_chat(&self, _: &RequestScope) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
