@@ -6,6 +6,8 @@
 //! |---|---|
 //! | [`TenantId`], [`Tenant`] | who |
 //! | [`Policy`], [`Quotas`], [`Pins`] | what each may do |
+//! | [`Registry`] | who there is, in one SQLite file; keys, module versions, counters |
+//! | [`Usage`] | how much each uses right now, against its limits |
 //!
 //! ```
 //! use guesthouse_tenants::{Policy, TenantId};
@@ -17,11 +19,24 @@
 //! # Ok::<(), guesthouse_tenants::BadName>(())
 //! ```
 
+mod digest;
+mod error;
 mod id;
+mod key;
 mod policy;
+mod quota;
+mod registry;
 
+pub use digest::Sha256Digest;
+pub use error::TenantsError;
 pub use id::{BadName, TenantId};
+pub use key::{KeyId, NewKey};
 pub use policy::{ModelAccess, Pins, Policy, Quotas};
+pub use quota::{Bucket, Refused, Reservation, Usage};
+pub use registry::{
+    CodeRecord, Counted, KeyInfo, ModuleState, ModuleVersion, NewModule, Registry, TenantRecord,
+    UsageDay, day_of,
+};
 
 use std::sync::Arc;
 

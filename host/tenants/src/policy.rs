@@ -1,5 +1,6 @@
 //! What a tenant may do.
 
+use crate::TenantsError;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +97,31 @@ impl Default for Policy {
     }
 }
 
+/// Longest policy as JSON, bytes.
+const LONGEST: usize = 64 << 10;
+
 impl Policy {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// [`TenantsError::Policy`]
+    pub fn check(&self) -> Result<(), TenantsError> {
+        let wrong = |field, found: String, expected| TenantsError::Policy {
+            field,
+            found,
+            expected,
+        };
+        if self.weight == 0 {
+            return Err(wrong("weight", "0".to_owned(), "at least 1"));
+        }
+        let length = serde_json::to_vec(self).map_or(usize::MAX, |json| json.len());
+        if length > LONGEST {
+            let found = format!("{length} bytes of JSON");
+            return Err(wrong("length", found, "at most 65536 bytes"));
+        }
+        Ok(())
+    }
+
     /// Whether it may use a model of this name.
     #[must_use]
     pub fn allows_model(&self, name: &str) -> bool {
