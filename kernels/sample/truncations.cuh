@@ -51,45 +51,6 @@ DEVICE double block_sum(double x) {
   return sum;
 }
 
-SLOW Row typical_p(Row row, float mass) {
-  double log_sum = log(row.sum);
-  double part = 0.0;
-  each_quad(row, [&](int i, float4 v) {
-    float x[4] = {v.x, v.y, v.z, v.w};
-    for (int k = 0; k < 4; ++k) {
-      float y = row.value(x[k]);
-      if (!row.kept(y, row.begin + i + k)) continue;
-      double l = (double)y - (double)row.max - log_sum;
-      part -= l * (double)exp_of((float)l);
-    }
-  });
-  part = block_sum(part);
-  u64 bits = (u64)__double_as_longlong(part);
-  const Slot* slots = exchange(row.turn++, {{(u32)bits, (u32)(bits >> 32), 0, 0, 0, 0, 0, 0}});
-  double entropy = 0.0;
-  for (int r = 0; r < CTAS; ++r) entropy += __longlong_as_double((i64)((u64)slots[r].x[0] | (u64)slots[r].x[1] << 32));
-  u64 target = (u64)((double)mass * row.sum * 1099511627776.0);
-  Cut<BY_TYPICAL> cut = {row, log_sum, entropy, 0};
-  auto end = cut.find(target > 0 ? target : 1, INFINITY_F, TIES_KEPT);
-  row.turn = end.turn;
-  if (!end.found) return row;
-  each_quad(row, [&](int i, float4 v) {
-    float x[4] = {v.x, v.y, v.z, v.w};
-    for (int k = 0; k < 4; ++k) {
-      float y = row.value(x[k]);
-      bool stays = row.kept(y, row.begin + i + k) && cut.distance(y) <= end.distance;
-      row.w()[i + k] = stays ? y : NEG_INF;
-    }
-  });
-  row.t = row.inverse = 1.f;
-  cut_at(row, NEG_INF, 0);
-  row.max_known = row.sum_known = false;
-  __syncthreads();
-  return row;
-}
-
-// ---- cuts at a probability or a logit -----------------------------------------------------------------------------
-
 // Three sums over all blocks.
 struct Sums {
   double x[3];
@@ -124,6 +85,43 @@ template <class F> DEVICE Sums sums(const Row& row, F f) {
   return all;
 }
 
+// With d the distance from the best: how many take part, and the sums of e^d and of d e^d. One exchange.
+DEVICE Sums probability_sums(const Row& row) {
+  return sums(row, [&](float y, double* x) {
+    double d = (double)y - (double)row.max, e = exp(d);
+    x[0] += 1.0;
+    x[1] += e;
+    if (e > 0.0) x[2] += d * e;
+  });
+}
+
+// Distances of nearly equal tokens differ in their last bits: entropy and sum are those of doubles.
+SLOW Row typical_p(Row row, float mass) {
+  Sums s = probability_sums(row);
+  ++row.turn;
+  double log_sum = log(s.x[1]), entropy = log_sum - s.x[2] / s.x[1];
+  u64 target = (u64)((double)mass * s.x[1] * 1099511627776.0);
+  Cut<BY_TYPICAL> cut = {row, log_sum, entropy, 0};
+  auto end = cut.find(target > 0 ? target : 1, INFINITY_F, TIES_KEPT);
+  row.turn = end.turn;
+  if (!end.found) return row;
+  each_quad(row, [&](int i, float4 v) {
+    float x[4] = {v.x, v.y, v.z, v.w};
+    for (int k = 0; k < 4; ++k) {
+      float y = row.value(x[k]);
+      bool stays = row.kept(y, row.begin + i + k) && cut.distance(y) <= end.distance;
+      row.w()[i + k] = stays ? y : NEG_INF;
+    }
+  });
+  row.t = row.inverse = 1.f;
+  cut_at(row, NEG_INF, 0);
+  row.max_known = row.sum_known = false;
+  __syncthreads();
+  return row;
+}
+
+// ---- cuts at a probability or a logit -----------------------------------------------------------------------------
+
 // Keeps values of at least the bar.
 DEVICE void keep_from(Row& row, double bar) {
   float at = __double2float_ru(bar);
@@ -144,12 +142,7 @@ struct Spread {
 
 // How many take part, and their entropy in nats. One exchange.
 SLOW Spread spread(const Row row) {
-  Sums s = sums(row, [&](float y, double* x) {
-    double d = (double)y - (double)row.max, e = exp(d);
-    x[0] += 1.0;
-    x[1] += e;
-    if (e > 0.0) x[2] += d * e;
-  });
+  Sums s = probability_sums(row);
   return {s.x[0], log(s.x[1]) - s.x[2] / s.x[1]};
 }
 
