@@ -28,6 +28,22 @@ pub enum TenantsError {
         /// The name.
         id: TenantId,
     },
+    /// No tenant has this number, or not any more.
+    #[error(
+        "there is no tenant of number {number}; it was removed, or its key is one of --api-key"
+    )]
+    Gone {
+        /// The number.
+        number: u64,
+    },
+    /// The policy is not one.
+    #[error("the policy is not accepted at {path}: {what}")]
+    PolicyField {
+        /// Where, as in `quotas.kv_blocks`; `.` is all of it.
+        path: String,
+        /// What was expected and found.
+        what: String,
+    },
     /// The policy makes no sense.
     #[error("the policy's {field} is {found}, expected {expected}")]
     Policy {
@@ -145,7 +161,8 @@ impl TenantsError {
             Self::Reserved { .. } => "reserved-name",
             Self::Exists { .. } => "tenant-exists",
             Self::Unknown { .. } => "unknown-tenant",
-            Self::Policy { .. } => "bad-policy",
+            Self::Gone { .. } => "tenant-gone",
+            Self::PolicyField { .. } | Self::Policy { .. } => "bad-policy",
             Self::TooManyKeys { .. } => "too-many-keys",
             Self::UnknownModule { .. } => "unknown-module",
             Self::UnknownVersion { .. } => "unknown-version",

@@ -122,6 +122,30 @@ impl Policy {
         Ok(())
     }
 
+    /// From JSON, as it stands in files and requests.
+    ///
+    /// # Errors
+    /// When it is no policy or makes no sense.
+    pub fn from_json(value: serde_json::Value) -> Result<Self, TenantsError> {
+        let policy: Self =
+            serde_path_to_error::deserialize(value).map_err(|error| TenantsError::PolicyField {
+                path: error.path().to_string(),
+                what: error.inner().to_string(),
+            })?;
+        policy.check()?;
+        Ok(policy)
+    }
+
+    /// With the changes of a JSON merge patch (RFC 7396): what it does not mention stays, and `null` takes away.
+    ///
+    /// # Errors
+    /// When the outcome is no policy or makes no sense.
+    pub fn patched(&self, patch: &serde_json::Value) -> Result<Self, TenantsError> {
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        merge(&mut json, patch);
+        Self::from_json(json)
+    }
+
     /// Whether it may use a model of this name.
     #[must_use]
     pub fn allows_model(&self, name: &str) -> bool {
@@ -143,3 +167,28 @@ impl Policy {
         }
     }
 }
+
+/// RFC 7396, section 2. As deep as `patch`, whose parser limits that.
+fn merge(target: &mut serde_json::Value, patch: &serde_json::Value) {
+    use serde_json::Value;
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(target) = target else {
+        return;
+    };
+    for (name, value) in patch {
+        if value.is_null() {
+            target.remove(name);
+        } else {
+            merge(target.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -216,6 +216,11 @@ pub(crate) fn unix_now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
+/// Bit for bit: numbers beyond SQLite's are given to tenants that the registry does not know.
+fn number_to_db(tenant: u64) -> i64 {
+    tenant.cast_signed()
+}
+
 /// SQLite's integers are signed.
 fn to_db(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)

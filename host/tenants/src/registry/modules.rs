@@ -2,7 +2,7 @@
 //!
 //! Only records: files are named by digest and are their keeper's.
 
-use super::{Registry, Write, from_db, to_db};
+use super::{Registry, Write, from_db, number_to_db, to_db};
 use crate::{Sha256Digest, TenantsError};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -94,7 +94,7 @@ fn live(
     let sql =
         format!("SELECT {COLUMNS} FROM modules WHERE tenant = ?1 AND name = ?2 AND state = 'live'");
     let mut row = connection.prepare(&sql)?;
-    row.query_row(params![to_db(tenant), name], version)
+    row.query_row(params![number_to_db(tenant), name], version)
         .optional()
 }
 
@@ -102,10 +102,20 @@ fn retire(write: &Write<'_>, tenant: u64, name: &str) -> Result<(), TenantsError
     write.sql(|tx| {
         tx.execute(
             "UPDATE modules SET state = 'retired' WHERE tenant = ?1 AND name = ?2 AND state = 'live'",
-            params![to_db(tenant), name],
+            params![number_to_db(tenant), name],
         )
     })?;
     Ok(())
+}
+
+/// A tenant may be removed while its module is compiled.
+fn check_tenant(write: &Write<'_>, tenant: u64) -> Result<(), TenantsError> {
+    let sql = "SELECT EXISTS(SELECT 1 FROM tenants WHERE number = ?1)";
+    let known = write.sql(|tx| tx.query_row(sql, [number_to_db(tenant)], |row| row.get(0)))?;
+    if known {
+        return Ok(());
+    }
+    Err(TenantsError::Gone { number: tenant })
 }
 
 /// The live version stays if it is the same already.
@@ -123,13 +133,13 @@ fn place(
         let number: i64 = tx.query_row(
             "INSERT INTO module_versions VALUES(?1, ?2, 1)
              ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last",
-            params![to_db(tenant), module.name],
+            params![number_to_db(tenant), module.name],
             |row| row.get(0),
         )?;
         tx.execute(
             "INSERT INTO modules VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, 'live')",
             params![
-                to_db(tenant),
+                number_to_db(tenant),
                 module.name,
                 number,
                 module.role,
@@ -161,7 +171,10 @@ impl Registry {
         tenant: u64,
         module: &NewModule,
     ) -> Result<ModuleVersion, TenantsError> {
-        self.write_aside(|write| place(write, tenant, module))
+        self.write_aside(|write| {
+            check_tenant(write, tenant)?;
+            place(write, tenant, module)
+        })
     }
 
     /// A tenant's live modules, by name.
@@ -173,7 +186,7 @@ impl Registry {
             versions(
                 c,
                 "tenant = ?1 AND state = 'live' ORDER BY name",
-                [to_db(tenant)],
+                [number_to_db(tenant)],
             )
         })
     }
@@ -183,7 +196,7 @@ impl Registry {
     /// # Errors
     /// When the file cannot be read.
     pub fn history(&self, tenant: u64, name: &str) -> Result<Vec<ModuleVersion>, TenantsError> {
-        let values = params![to_db(tenant), name];
+        let values = params![number_to_db(tenant), name];
         self.read(|c| versions(c, "tenant = ?1 AND name = ?2 ORDER BY version DESC", values))
     }
 
@@ -201,7 +214,7 @@ impl Registry {
         self.write_aside(|write| {
             let sql = "tenant = ?1 AND name = ?2 AND digest = ?3 ORDER BY version DESC LIMIT 1";
             let found =
-                write.sql(|tx| versions(tx, sql, params![to_db(tenant), name, digest.0]))?;
+                write.sql(|tx| versions(tx, sql, params![number_to_db(tenant), name, digest.0]))?;
             let Some(old) = found.into_iter().next() else {
                 return Err(TenantsError::UnknownVersion {
                     name: name.to_owned(),
@@ -248,7 +261,7 @@ impl Registry {
         keep: u32,
     ) -> Result<Vec<ModuleVersion>, TenantsError> {
         self.write_aside(|write| {
-            let values = params![to_db(tenant), name, keep];
+            let values = params![number_to_db(tenant), name, keep];
             let old = write.sql(|tx| {
                 let sql = "tenant = ?1 AND name = ?2 AND state = 'retired'
                            ORDER BY version DESC LIMIT -1 OFFSET ?3";
@@ -259,12 +272,12 @@ impl Registry {
                     "DELETE FROM modules WHERE tenant = ?1 AND name = ?2 AND version = ?3",
                 )?;
                 for gone in &old {
-                    forget.execute(params![to_db(tenant), name, to_db(gone.version)])?;
+                    forget.execute(params![number_to_db(tenant), name, to_db(gone.version)])?;
                 }
                 tx.execute(
                     "DELETE FROM code WHERE tenant = ?1 AND NOT EXISTS(
                        SELECT 1 FROM modules m WHERE m.tenant = ?1 AND m.digest = code.module)",
-                    [to_db(tenant)],
+                    [number_to_db(tenant)],
                 )
             })?;
             Ok(old)
@@ -292,7 +305,7 @@ impl Registry {
                 (SELECT ifnull(sum(bytes), 0) FROM
                    (SELECT max(bytes) AS bytes FROM modules WHERE tenant = ?1 GROUP BY digest))
                 + (SELECT ifnull(sum(bytes), 0) FROM code WHERE tenant = ?1)";
-            c.query_row(sql, [to_db(tenant)], |row| row.get(0))
+            c.query_row(sql, [number_to_db(tenant)], |row| row.get(0))
         })?;
         Ok(from_db(sum))
     }
@@ -310,12 +323,16 @@ impl Registry {
         self.read(|c| {
             let sql =
                 "SELECT sha256, bytes FROM code WHERE tenant = ?1 AND module = ?2 AND engine = ?3";
-            c.query_row(sql, params![to_db(tenant), module.0, engine], |row| {
-                Ok(CodeRecord {
-                    sha256: Sha256Digest(row.get(0)?),
-                    bytes: from_db(row.get(1)?),
-                })
-            })
+            c.query_row(
+                sql,
+                params![number_to_db(tenant), module.0, engine],
+                |row| {
+                    Ok(CodeRecord {
+                        sha256: Sha256Digest(row.get(0)?),
+                        bytes: from_db(row.get(1)?),
+                    })
+                },
+            )
             .optional()
         })
     }
@@ -332,12 +349,13 @@ impl Registry {
         code: CodeRecord,
     ) -> Result<(), TenantsError> {
         self.write_aside(|write| {
+            check_tenant(write, tenant)?;
             write.sql(|tx| {
                 tx.execute(
                     "INSERT INTO code VALUES(?1, ?2, ?3, ?4, ?5)
                      ON CONFLICT DO UPDATE SET sha256 = excluded.sha256, bytes = excluded.bytes",
                     params![
-                        to_db(tenant),
+                        number_to_db(tenant),
                         module.0,
                         engine,
                         code.sha256.0,

@@ -112,6 +112,10 @@ impl Store {
             Connection::open_with_flags(path, flags).map_err(|error| place.error(&error))?;
         let mut store = Self::new(connection, place)?;
         store.check_contents()?;
+        // SQLite takes a file that was cut within its first page for an empty one.
+        if schema::found(&store.connection, &store.place)? == 0 {
+            return Err(store.place.corrupt("it has no tables"));
+        }
         store.use_wal()?;
         schema::migrate(&mut store.connection, &store.place)?;
         Ok(store)

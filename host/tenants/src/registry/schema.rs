@@ -79,32 +79,43 @@ CREATE TABLE usage(
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Brings a file to the newest schema, whole or not at all. Refuses files of later releases and of other programs.
+/// Schemas up to this one are known.
+fn known() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+fn number(connection: &Connection, place: &Place, sql: &str) -> Result<i64, TenantsError> {
+    connection
+        .query_row(sql, [], |row| row.get(0))
+        .map_err(|error| place.error(&error))
+}
+
+/// The file's schema. Refuses files of later releases and of other programs.
+pub(super) fn found(connection: &Connection, place: &Place) -> Result<i64, TenantsError> {
+    let tables = number(connection, place, "SELECT count(*) FROM sqlite_schema")?;
+    let application = number(connection, place, "PRAGMA application_id")?;
+    let path = || place.path().to_owned();
+    if tables > 0 && application != APPLICATION {
+        return Err(TenantsError::Foreign { path: path() });
+    }
+    let found = number(connection, place, "PRAGMA user_version")?;
+    if found > known() {
+        return Err(TenantsError::Newer {
+            path: path(),
+            found,
+            known: known(),
+        });
+    }
+    Ok(found)
+}
+
+/// Brings a file to the newest schema, whole or not at all.
 pub(super) fn migrate(connection: &mut Connection, place: &Place) -> Result<(), TenantsError> {
     let sql = |error: rusqlite::Error| place.error(&error);
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    let number = |connection: &Connection, sql: &str| -> rusqlite::Result<i64> {
-        connection.query_row(sql, [], |row| row.get(0))
-    };
     let tx = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(sql)?;
-    let tables = number(&tx, "SELECT count(*) FROM sqlite_schema").map_err(sql)?;
-    let application = number(&tx, "PRAGMA application_id").map_err(sql)?;
-    if tables > 0 && application != APPLICATION {
-        return Err(TenantsError::Foreign {
-            path: place.path().to_owned(),
-        });
-    }
-    let found = number(&tx, "PRAGMA user_version").map_err(sql)?;
-    if found > known {
-        return Err(TenantsError::Newer {
-            path: place.path().to_owned(),
-            found,
-            known,
-        });
-    }
-    let done = usize::try_from(found).unwrap_or(0);
+    let done = usize::try_from(found(&tx, place)?).unwrap_or(0);
     if done == MIGRATIONS.len() {
         return Ok(());
     }
@@ -112,7 +123,7 @@ pub(super) fn migrate(connection: &mut Connection, place: &Place) -> Result<(), 
         tx.execute_batch(step).map_err(sql)?;
     }
     tx.pragma_update(None, "application_id", APPLICATION)
-        .and_then(|()| tx.pragma_update(None, "user_version", known))
+        .and_then(|()| tx.pragma_update(None, "user_version", known()))
         .and_then(|()| tx.commit())
         .map_err(sql)
 }

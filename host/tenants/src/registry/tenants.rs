@@ -103,25 +103,51 @@ impl Registry {
     /// Changes what a tenant may do, from its next request on. Blocks.
     ///
     /// # Errors
-    /// When there is no such tenant, `change` refuses, the policy makes no sense, or the file cannot be written.
+    /// When there is no such tenant, the policy makes no sense, or the file cannot be written.
     pub fn set_policy(&self, id: &TenantId, policy: &Policy) -> Result<Arc<Tenant>, TenantsError> {
         policy.check()?;
-        let json = to_json(policy)?;
-        let number = self.write(|write| {
+        self.change_policy(id, |_| Ok(policy.clone()))
+    }
+
+    /// Likewise, by a JSON merge patch (RFC 7396) of the policy as it is then. Blocks.
+    ///
+    /// # Errors
+    /// When there is no such tenant, the outcome is no policy, or the file cannot be written.
+    pub fn patch_policy(
+        &self,
+        id: &TenantId,
+        patch: &serde_json::Value,
+    ) -> Result<Arc<Tenant>, TenantsError> {
+        self.change_policy(id, |old| old.patched(patch))
+    }
+
+    fn change_policy(
+        &self,
+        id: &TenantId,
+        change: impl FnOnce(&Policy) -> Result<Policy, TenantsError>,
+    ) -> Result<Arc<Tenant>, TenantsError> {
+        self.write(|write| {
             let number = known(write, id)?;
+            let old: String = write.sql(|tx| {
+                let sql = "SELECT policy FROM tenants WHERE number = ?1";
+                tx.query_row(sql, [number], |row| row.get(0))
+            })?;
+            let old = serde_json::from_str(&old)
+                .map_err(|error| write.place.corrupt(format!("tenant {number}: {error}")))?;
+            let policy = change(&old)?;
+            let json = to_json(&policy)?;
             write.sql(|tx| {
                 tx.execute(
                     "UPDATE tenants SET policy = ?2 WHERE number = ?1",
                     params![number, json],
                 )
             })?;
-            Ok(number)
-        })?;
-        Ok(Arc::new(Tenant {
-            id: id.clone(),
-            number: super::from_db(number),
-            policy: policy.clone(),
-        }))
+            Ok(Arc::new(Tenant {
+                id: id.clone(),
+                number: super::from_db(number),
+                policy,
+            }))
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counters of what tenants used, by day.
 
-use super::{Registry, from_db, to_db};
+use super::{Registry, from_db, number_to_db, to_db};
 use crate::TenantsError;
 use rusqlite::params;
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ impl Registry {
                 )?;
                 for ((tenant, day), counted) in &unwritten {
                     add.execute(params![
-                        to_db(*tenant),
+                        number_to_db(*tenant),
                         day,
                         to_db(counted.requests),
                         to_db(counted.prompt_tokens),
@@ -103,7 +103,7 @@ impl Registry {
                 "SELECT day, requests, prompt_tokens, output_tokens, guest_ms FROM usage
                  WHERE tenant = ?1 AND day >= ?2 ORDER BY day",
             )?;
-            let rows = rows.query_map(params![to_db(tenant), from], |row| {
+            let rows = rows.query_map(params![number_to_db(tenant), from], |row| {
                 let number = |index| row.get(index).map(from_db);
                 Ok(UsageDay {
                     tenant,
