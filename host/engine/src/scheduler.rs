@@ -93,7 +93,9 @@ impl Scheduler {
             })
             .partition(|id| state.sequences.get(id).is_some_and(Sequence::decodes));
         if !prefills.is_empty() {
-            selection.drafts_left /= 2;
+            // Of what decodes leave: prefills would wait for sequences that keep guessing.
+            let left = selection.tokens_left.saturating_sub(decodes.len() as u32);
+            selection.drafts_left = left / 2;
         }
         selection.decodes_left = decodes.len() as u32;
         for id in decodes {

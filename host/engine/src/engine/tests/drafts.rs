@@ -106,6 +106,30 @@ fn accepted_drafts_are_found_in_the_prefix_cache_and_refused_ones_are_not() {
 }
 
 #[test]
+fn guesses_leave_tokens_to_a_prompt_that_waits() {
+    let info = ExecutorInfo {
+        max_step_tokens: 2,
+        ..MockExecutor::small_info()
+    };
+    let mut engine = repetitive(info);
+    let _first = submit(&mut engine, drafting(request(1, vec![1, 2, 3], 100), 1));
+    while engine.stats().accepted_tokens < 3 {
+        engine.step().unwrap();
+    }
+    let second = submit(&mut engine, request(2, vec![5; 6], 1));
+    let before = engine.stats().steps;
+    while !second
+        .try_iter()
+        .any(|event| matches!(event, Event::Token { .. }))
+    {
+        engine.step().unwrap();
+    }
+    // One token of each step is the first sequence's, one the prompt's. Two steps may be under way at each end.
+    let took = engine.stats().steps - before;
+    assert!(took <= 6 + 4, "{took} steps");
+}
+
+#[test]
 fn drafts_shrink_where_blocks_and_tokens_are_short() {
     let info = MockExecutor::small_info();
     let (mut preempted, mut accepted) = (0, 0);
