@@ -61,8 +61,14 @@ impl Graphs {
                 return Ok(());
             }
             Some(State::Seen) => {
-                let captured = self.capture(&enqueue)?;
-                self.buckets.insert(bucket, State::Captured(captured));
+                match self.capture(&enqueue) {
+                    Ok(captured) => self.buckets.insert(bucket, State::Captured(captured)),
+                    // What other threads ask of the driver meanwhile, as when they load a model, may end a capture.
+                    Err(error) => {
+                        tracing::debug!(%error, "not captured; to be tried again");
+                        return enqueue();
+                    }
+                };
             }
             Some(State::Captured(_)) => {}
         }
