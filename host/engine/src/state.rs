@@ -12,7 +12,8 @@ use crate::{
     Attachments, EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason,
     RandomKey, Request, RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
 };
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// See the module.
@@ -21,14 +22,14 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     pub(crate) pool: BlockPool,
     pub(crate) cache: PrefixCache,
-    pub(crate) sequences: HashMap<SequenceId, Sequence>,
+    pub(crate) sequences: FxHashMap<SequenceId, Sequence>,
     /// Those in [`Phase::Running`].
     pub(crate) running: BTreeMap<Order, SequenceId>,
     /// Those in [`Phase::Waiting`].
     pub(crate) waiting: BTreeMap<Order, SequenceId>,
     /// Of [`State::waiting`]: those that ran before.
     pub(crate) requeued: usize,
-    pub(crate) requests: HashMap<RequestId, Active>,
+    pub(crate) requests: FxHashMap<RequestId, Active>,
     pub(crate) free_slots: Vec<Slot>,
     /// Slots the executor must be told of.
     pub(crate) released: Vec<Slot>,
@@ -98,11 +99,11 @@ impl State {
             limits: Limits::new(info, config),
             pool,
             cache: PrefixCache::new(info, config),
-            sequences: HashMap::new(),
+            sequences: FxHashMap::default(),
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
             requeued: 0,
-            requests: HashMap::new(),
+            requests: FxHashMap::default(),
             free_slots: (0..info.slots).rev().map(Slot).collect(),
             released: Vec::new(),
             in_flight: VecDeque::new(),

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering as Order;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +71,12 @@ pub(super) struct Pool {
     pub(super) config: ThreadsConfig,
     pub(super) lanes: Lanes,
     state: Mutex<State>,
+    /// Jobs that no thread has seen: whoever brings some does not wait for threads that take theirs.
+    intake: Mutex<Vec<Box<Job>>>,
+    /// Someone was told of the intake, and has not looked since.
+    told: AtomicBool,
+    /// No thread looks any more.
+    stopped: AtomicBool,
     /// For shared threads.
     work: Condvar,
     /// For threads of slow lanes.
@@ -101,6 +108,9 @@ impl Pool {
             lanes: Lanes::new(unknown),
             config,
             state: Mutex::default(),
+            intake: Mutex::default(),
+            told: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             work: Condvar::new(),
             slow_work: Condvar::new(),
         }
@@ -110,10 +120,15 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn intake(&self) -> MutexGuard<'_, Vec<Box<Job>>> {
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn stop(&self) {
         let (jobs, lanes) = {
             let mut state = self.state();
             state.stop = true;
+            self.stopped.store(true, Ordering::SeqCst);
             (
                 std::mem::take(&mut state.shared),
                 std::mem::take(&mut state.slow),
@@ -122,43 +137,82 @@ impl Pool {
         let own = lanes.iter().map(|lane| std::mem::take(&mut *lane.own()));
         // Dropping a job answers it.
         drop((jobs, own.collect::<Vec<_>>()));
+        self.refuse();
         self.work.notify_all();
         self.slow_work.notify_all();
     }
 
-    /// Takes a job. Never blocks for long.
-    pub(super) fn put(self: &Arc<Self>, job: Box<Job>) {
-        let mut state = self.state();
-        if state.stop {
-            drop(state);
+    /// Ends what no thread will see.
+    fn refuse(&self) {
+        let left = std::mem::take(&mut *self.intake());
+        for job in left {
             if matches!(job.work, Work::End) {
                 job.session.run(Work::End, On::Own, self.config.draw);
             }
-            return;
-        }
-        if job.session.lane.is_slow() {
-            self.put_slow(&mut state, job);
-            return;
-        }
-        let number = state.arrived;
-        state.arrived += 1;
-        let cost = job.session.lane.cost();
-        state.shared.push(Waiting { cost, number, job });
-        if state.idle > 0 {
-            self.wake(state);
-        } else if state.serving < self.config.shared {
-            self.start_shared(&mut state);
         }
     }
 
-    /// Wakes one shared thread, unless one is on its way already: that one wakes the next. So whoever brings many jobs at once
-    /// does not pay for waking each thread.
-    fn wake(&self, mut state: MutexGuard<'_, State>) {
-        if state.idle > 0 && state.waking == 0 {
-            state.waking = 1;
-            drop(state);
-            self.work.notify_one();
+    /// Takes a job. Never blocks for long.
+    ///
+    /// A job is in the intake before `told` is read, and a thread clears `told` before it looks: either it finds the job, or
+    /// whoever brings it tells a thread.
+    pub(super) fn put(self: &Arc<Self>, job: Box<Job>) {
+        let Some(job) = self.put_if_slow(job) else {
+            return;
+        };
+        self.intake().push(job);
+        if self.stopped.load(Ordering::SeqCst) {
+            self.refuse();
+        } else if !self.told.swap(true, Ordering::SeqCst) {
+            let mut state = self.state();
+            if self.more_threads(&mut state) {
+                drop(state);
+                self.work.notify_one();
+            }
         }
+    }
+
+    /// Gives back what is for the shared threads.
+    fn put_if_slow(self: &Arc<Self>, job: Box<Job>) -> Option<Box<Job>> {
+        if !job.session.lane.is_slow() {
+            return Some(job);
+        }
+        let mut state = self.state();
+        if state.stop {
+            return Some(job);
+        }
+        self.put_slow(&mut state, job);
+        None
+    }
+
+    /// Sorts what came in.
+    fn look(self: &Arc<Self>, state: &mut State) {
+        self.told.store(false, Ordering::SeqCst);
+        let found = std::mem::take(&mut *self.intake());
+        for job in found {
+            if state.stop {
+                drop(job);
+            } else if job.session.lane.is_slow() {
+                self.put_slow(state, job);
+            } else {
+                let number = state.arrived;
+                state.arrived += 1;
+                let cost = job.session.lane.cost();
+                state.shared.push(Waiting { cost, number, job });
+            }
+        }
+    }
+
+    /// Starts a shared thread if all are busy and there may be more. Whether one is to be woken instead: not if one is on its
+    /// way already, as that one wakes the next. So whoever brings many jobs at once does not pay for waking each thread.
+    fn more_threads(self: &Arc<Self>, state: &mut State) -> bool {
+        if state.idle > 0 {
+            return std::mem::replace(&mut state.waking, 1) == 0;
+        }
+        if state.serving < self.config.shared && !state.stop {
+            self.start_shared(state);
+        }
+        false
     }
 
     fn put_slow(self: &Arc<Self>, state: &mut State, job: Box<Job>) {
@@ -191,7 +245,8 @@ impl Pool {
         let mut state = self.state();
         state.serving -= 1;
         state.own += 1;
-        if !state.shared.is_empty() && state.idle == 0 && state.own <= self.config.own {
+        let waits = !state.shared.is_empty() || self.told.load(Ordering::SeqCst);
+        if waits && state.idle == 0 && state.own <= self.config.own {
             self.start_shared(&mut state);
         }
     }
@@ -214,6 +269,9 @@ impl Pool {
     }
 
     fn pop(self: &Arc<Self>, state: &mut State) -> Option<Box<Job>> {
+        if self.told.load(Ordering::SeqCst) {
+            self.look(state);
+        }
         while let Some(waiting) = state.shared.pop() {
             // Its module was found to be slow while it waited.
             if waiting.job.session.lane.is_slow() {
@@ -230,8 +288,9 @@ impl Pool {
         let mut state = self.state();
         loop {
             if let Some(job) = self.pop(&mut state) {
-                if !state.shared.is_empty() {
-                    self.wake(state);
+                if !state.shared.is_empty() && self.more_threads(&mut state) {
+                    drop(state);
+                    self.work.notify_one();
                 }
                 return Next::Run(job);
             }

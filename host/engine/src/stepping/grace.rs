@@ -43,7 +43,9 @@ impl Punctuality {
     }
 
     pub(super) fn on_time(&mut self, module: &str) {
-        self.misses.remove(module);
+        if !self.misses.is_empty() {
+            self.misses.remove(module);
+        }
     }
 }
 

@@ -51,10 +51,11 @@ pub(super) fn check_candidates(found: &Candidates, most: u32, vocab: u32) -> Res
             "{lengths:?} logits, log-probabilities and ranks of {count} candidates"
         ));
     }
-    match found.tokens.iter().find(|&&token| token >= vocab) {
-        Some(token) => Err(format!("candidate {token} of a vocabulary of {vocab}")),
-        None => Ok(()),
+    let largest = found.tokens.iter().fold(0, |most, token| most.max(*token));
+    if largest >= vocab {
+        return Err(format!("candidate {largest} of a vocabulary of {vocab}"));
     }
+    Ok(())
 }
 
 /// # Errors
