@@ -44,11 +44,7 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
             }
         }
     }
-    for id in &step.samples {
-        if let Some(sequence) = state.sequences.get(id).filter(|found| found.asks()) {
-            stepping::ask(state, sequence.request);
-        }
-    }
+    stepping::ask(state, &step.samples);
     for id in step.rows.iter().map(|row| row.sequence).chain(step.samples) {
         if let Some(sequence) = state.sequences.get_mut(&id) {
             sequence.in_flight -= 1;

@@ -266,29 +266,61 @@ pub(crate) fn gather(state: &mut State, id: SequenceId, outcome: SampleOutcome) 
     }
 }
 
-/// Asks a request's guest, if all branches have their rows.
-pub(crate) fn ask(state: &mut State, request: RequestId) {
-    let Some(active) = state.requests.get(&request) else {
+/// Asks the guests of those requests of these samples all of whose branches have their rows.
+pub(crate) fn ask(state: &mut State, samples: &[SequenceId]) {
+    if state.guests.none() {
         return;
-    };
-    let Some(stepping) = &active.stepping else {
-        return;
-    };
-    let mut ready: Vec<&Sequence> = active
+    }
+    let of = |id| state.sequences.get(id).filter(|found| found.asks());
+    let mut requests: Vec<RequestId> = samples.iter().filter_map(of).map(|s| s.request).collect();
+    // Branches of a request are sampled one after the other, but for those that wait for blocks.
+    requests.sort_unstable();
+    requests.dedup();
+    let ready: Vec<Ready<'_>> = requests
+        .iter()
+        .filter_map(|request| ready(state, *request))
+        .collect();
+    let rows = rows::all(&ready, state.limits.vocab());
+    let asked = ready.into_iter().map(|ready| (ready.request, ready.ids));
+    let questions: Vec<_> = asked.zip(rows).collect();
+    for ((request, ids), rows) in questions {
+        put_question(state, request, Turn::Choose(ids), |chooser, reply| {
+            chooser.choose(rows, reply);
+        });
+    }
+}
+
+/// A request whose guest can be asked.
+struct Ready<'a> {
+    request: RequestId,
+    /// In the order of its rows.
+    ids: Vec<SequenceId>,
+    rows: Vec<rows::Row<'a>>,
+    /// Candidates of a row.
+    candidates: u32,
+}
+
+/// A request all of whose branches have their rows, if it is the device's turn.
+fn ready(state: &State, request: RequestId) -> Option<Ready<'_>> {
+    let active = state.requests.get(&request)?;
+    let stepping = active.stepping.as_ref()?;
+    let mut found: Vec<&Sequence> = active
         .sequences
         .iter()
         .filter_map(|id| state.sequences.get(id))
         .filter(|sequence| sequence.is_live() && rows::outcome(sequence).is_some())
         .collect();
-    if ready.len() != stepping.live as usize || !matches!(stepping.turn, Turn::Compute) {
-        return;
+    if found.len() != stepping.live as usize || !matches!(stepping.turn, Turn::Compute) {
+        return None;
     }
-    ready.sort_by_key(|sequence| sequence.branch.as_ref().map(|branch| branch.from));
-    let rows = rows::rows(&ready, state.limits.vocab());
-    let turn = Turn::Choose(ready.iter().map(|sequence| sequence.id).collect());
-    put_question(state, request, turn, |chooser, reply| {
-        chooser.choose(rows, reply);
-    });
+    found.sort_by_key(|sequence| sequence.branch.as_ref().map(|branch| branch.from));
+    let asked = found.first()?.sampling.draw.asked();
+    Some(Ready {
+        request,
+        ids: found.iter().map(|sequence| sequence.id).collect(),
+        rows: found.into_iter().filter_map(rows::Row::of).collect(),
+        candidates: asked.map_or(1, |asked| asked.candidates),
+    })
 }
 
 fn ask_to_select(state: &mut State, request: RequestId, finished: Finished) {

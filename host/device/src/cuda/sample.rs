@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use guesthouse_engine::{SampleOutcome, Sampled, Ticket};
+use rayon::prelude::*;
 
 use self::decode::{CandidateWords, Lists, ResultWords, TopWords};
-use self::encode::{DrawWords, Encoder, Notes, Widths};
+use self::encode::{DrawWords, Encoder, Note, Notes, Widths};
 use super::compiler::Source;
 use super::driver::{Buffer, Gpu, Pinned};
 use super::launch::{Grid, Kernel, Params};
@@ -33,6 +34,9 @@ const THREADS: u32 = 512;
 
 /// `SHARED_BYTES` of the kernel.
 const SHARED: u32 = 11_776;
+
+/// Draws whose results are read by one thread. A list of 256 candidates takes 1 µs.
+const MANY: usize = 16;
 
 /// Most tokens: sums of the kernel stay within 32 bits.
 const MOST_TOKENS: u32 = 1 << 19;
@@ -320,9 +324,14 @@ impl Sampler {
         let mut outcomes = Vec::with_capacity(step.notes.draws.len());
         if let Some(slot) = step.slot {
             let (results, lists) = read(&self.ring[slot], &step.notes);
-            for (result, note) in results.iter().zip(&step.notes.draws) {
-                let outcome = decode::outcome(result, lists, note, &step.notes, step.widths);
-                outcomes.push(outcome);
+            let draws = &step.notes.draws;
+            let of =
+                |(result, note)| decode::outcome(result, lists, note, &step.notes, step.widths);
+            if draws.len() >= MANY && draws.iter().any(Note::is_list) {
+                let pairs = results.par_iter().zip(draws).with_min_len(MANY);
+                pairs.map(of).collect_into_vec(&mut outcomes);
+            } else {
+                outcomes.extend(results.iter().zip(draws).map(of));
             }
         }
         self.spare.push(step.notes);

@@ -1,8 +1,11 @@
 //! What guests see of rows, and what a token chosen from one is reported with.
 
-use super::BranchRow;
+use super::{BranchRow, Ready};
 use crate::sequence::Sequence;
-use crate::{Candidates, Content, LogitsRow, LogprobsMode, Rows, SampleOutcome, Sampled, TokenId};
+use crate::{
+    Candidates, Content, LogitsRow, LogprobsMode, RandomKey, Rows, SampleOutcome, Sampled, TokenId,
+};
+use rayon::prelude::*;
 
 /// What a token is chosen from.
 #[derive(Clone, Copy, Debug)]
@@ -72,30 +75,63 @@ pub(super) fn check_row(found: &LogitsRow, vocab: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// One row per sequence.
-pub(super) fn rows(sequences: &[&Sequence], vocab: u32) -> Rows {
-    let mut rows = Rows::default();
-    let mut sources = Vec::with_capacity(sequences.len());
-    for sequence in sequences {
-        let (Some(branch), Some(source)) = (&sequence.branch, outcome(sequence)) else {
-            continue;
-        };
-        let len = sequence.tokens.len() as u32;
-        rows.branches.push(branch.number);
-        rows.choices.push(branch.from);
-        rows.last.extend(sequence.tokens.last());
-        rows.lengths.push(len - sequence.prompt_len);
-        rows.uniform.push(source.uniform());
-        rows.random.push((sequence.random, len));
-        rows.hidden.extend(source.hidden());
-        sources.push(source);
+/// A sequence's row, as far as guests are concerned.
+pub(super) struct Row<'a> {
+    branch: u32,
+    from: u32,
+    last: Option<TokenId>,
+    /// Tokens of prompt and output.
+    len: u32,
+    prompt_len: u32,
+    random: RandomKey,
+    source: Source<'a>,
+}
+
+impl<'a> Row<'a> {
+    /// None where the outcome is not here.
+    pub(super) fn of(sequence: &'a Sequence) -> Option<Self> {
+        let branch = sequence.branch.as_ref()?;
+        Some(Self {
+            branch: branch.number,
+            from: branch.from,
+            last: sequence.tokens.last().copied(),
+            len: sequence.tokens.len() as u32,
+            prompt_len: sequence.prompt_len,
+            random: sequence.random,
+            source: outcome(sequence)?,
+        })
     }
-    let asked = sequences
-        .first()
-        .and_then(|sequence| sequence.sampling.draw.asked());
-    let n = asked.map_or(1, |asked| asked.candidates).min(vocab);
-    rows.content = content(&sources, n);
-    rows
+}
+
+/// Requests from which on their rows are made by several threads: each takes some 2 µs.
+const MANY: usize = 16;
+
+/// What each request's guest sees.
+pub(super) fn all(ready: &[Ready<'_>], vocab: u32) -> Vec<Rows> {
+    let of = |ready: &Ready<'_>| rows(&ready.rows, ready.candidates.min(vocab));
+    if ready.len() < MANY {
+        return ready.iter().map(of).collect();
+    }
+    ready.par_iter().with_min_len(MANY).map(of).collect()
+}
+
+/// `n` is the number of candidates.
+fn rows(found: &[Row<'_>], n: u32) -> Rows {
+    let sources: Vec<Source<'_>> = found.iter().map(|row| row.source).collect();
+    Rows {
+        branches: found.iter().map(|row| row.branch).collect(),
+        choices: found.iter().map(|row| row.from).collect(),
+        last: found.iter().filter_map(|row| row.last).collect(),
+        lengths: found.iter().map(|row| row.len - row.prompt_len).collect(),
+        uniform: sources.iter().map(|source| source.uniform()).collect(),
+        random: found.iter().map(|row| (row.random, row.len)).collect(),
+        hidden: sources
+            .iter()
+            .flat_map(|source| source.hidden())
+            .copied()
+            .collect(),
+        content: content(&sources, n),
+    }
 }
 
 fn content(sources: &[Source<'_>], n: u32) -> Content {

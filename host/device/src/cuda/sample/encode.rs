@@ -136,6 +136,13 @@ pub(super) struct Note {
     pub hand: Hand,
 }
 
+impl Note {
+    /// Whether its result is a list or a row.
+    pub(super) fn is_list(&self) -> bool {
+        !matches!(self.hand, Hand::Token)
+    }
+}
+
 /// Notes of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Notes {
