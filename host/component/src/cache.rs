@@ -1,14 +1,17 @@
 //! Compiled code on disk.
 //!
-//! A file's name is the module's digest and the engine's compatibility hash; next to it stands the SHA-256 of its
-//! bytes. Both are written to a temporary file, synced and renamed. The folder must be ours alone, as whoever can write
-//! into it runs native code in this process.
+//! A file's name is the module's digest and the engine's compatibility hash. The SHA-256 of its bytes stands in
+//! [`CodeDigests`], a record elsewhere, or in a file next to it. Files are written under another name, synced and renamed,
+//! so that an end at any moment leaves what was there, or code that nothing vouches for and that is made again. The
+//! folder must be ours alone, as whoever can write into it runs native code in this process.
 
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
@@ -16,16 +19,44 @@ use wasmtime::component::Component;
 
 use crate::{CodeSource, ComponentError, ModuleDigest};
 
+/// Where digests of compiled code are kept, apart from the code. Names are those of the files.
+pub trait CodeDigests: Send + Sync {
+    /// Hex of the SHA-256 of what was last written under a name.
+    fn get(&self, name: &str) -> Option<String>;
+
+    /// Remembers one.
+    ///
+    /// # Errors
+    /// Says why it could not.
+    fn set(&self, name: &str, sha256: &str) -> Result<(), String>;
+}
+
+/// What a compilation made.
+pub(crate) enum Fresh {
+    /// In this process.
+    Component(Component),
+    /// By a child.
+    Code(Vec<u8>),
+}
+
+/// Age from which a temporary file is one that its writer left behind.
+const LEFT_BEHIND: Duration = Duration::from_secs(3600);
+
 /// A folder of compiled modules.
 pub(crate) struct Cache {
     folder: PathBuf,
+    digests: Option<Arc<dyn CodeDigests>>,
     /// Hex of the engine's compatibility hash.
     engine: String,
 }
 
 impl Cache {
     /// Makes the folder if it is missing; refuses one that others may enter or that is not ours.
-    pub(crate) fn open(folder: &Path, engine: &Engine) -> Result<Self, ComponentError> {
+    pub(crate) fn open(
+        folder: &Path,
+        engine: &Engine,
+        digests: Option<Arc<dyn CodeDigests>>,
+    ) -> Result<Self, ComponentError> {
         let refuse = |reason: String| ComponentError::Cache {
             path: folder.to_owned(),
             reason,
@@ -57,10 +88,35 @@ impl Cache {
                 "has mode {mode:04o}, expected 0700; run chmod 700 on it"
             )));
         }
+        clean(folder);
         Ok(Self {
             folder: folder.to_owned(),
+            digests,
             engine: compatibility(engine),
         })
+    }
+
+    /// Whether code of a module is there, as it was written.
+    pub(crate) fn holds(&self, digest: &ModuleDigest) -> bool {
+        self.read_verified(&self.path(digest)).is_some()
+    }
+
+    /// Bytes that the code of a module takes on disk.
+    pub(crate) fn size(&self, digest: &ModuleDigest) -> u64 {
+        fs::metadata(self.path(digest)).map_or(0, |meta| meta.len())
+    }
+
+    /// Removes the code of a module.
+    pub(crate) fn forget(&self, digest: &ModuleDigest) {
+        let path = self.path(digest);
+        for path in [sum_path(&path), path] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!("{}: not removed: {error}", path.display());
+                }
+                _ => {}
+            }
+        }
     }
 
     fn path(&self, digest: &ModuleDigest) -> PathBuf {
@@ -73,30 +129,59 @@ impl Cache {
         &self,
         engine: &Engine,
         digest: &ModuleDigest,
-        compile: impl FnOnce() -> Result<Component, ComponentError>,
+        compile: impl FnOnce() -> Result<Fresh, ComponentError>,
     ) -> Result<(Component, CodeSource), ComponentError> {
         let path = self.path(digest);
-        if let Some(code) = read_verified(&path) {
+        if let Some(code) = self.read_verified(&path) {
             match deserialize(engine, &code) {
                 Ok(component) => return Ok((component, CodeSource::Cache)),
                 Err(error) => tracing::warn!("{}: recompiling: {error:#}", path.display()),
             }
         }
-        let component = compile()?;
+        let fresh = compile()?;
         // A full disk costs the cache, not the load.
-        if let Err(error) = self.store(&path, &component) {
+        if let Err(error) = self.store(&path, &fresh) {
             tracing::warn!("{}: compiled code not kept: {error}", path.display());
         }
-        Ok((component, CodeSource::Compiled))
+        Ok((fresh.component(engine, digest)?, CodeSource::Compiled))
     }
 
-    fn store(&self, path: &Path, component: &Component) -> std::io::Result<()> {
-        let code = component
-            .serialize()
-            .map_err(|error| std::io::Error::other(format!("{error:#}")))?;
-        self.write(path, &code)?;
-        self.write(&sum_path(path), hex(&Sha256::digest(&code)).as_bytes())?;
+    fn store(&self, path: &Path, fresh: &Fresh) -> std::io::Result<()> {
+        let serialized;
+        let code = match fresh {
+            Fresh::Code(code) => code,
+            Fresh::Component(component) => {
+                let other = |error| std::io::Error::other(format!("{error:#}"));
+                serialized = component.serialize().map_err(other)?;
+                &serialized
+            }
+        };
+        let sum = hex(&Sha256::digest(code));
+        self.write(path, code)?;
+        match &self.digests {
+            Some(digests) => digests
+                .set(&file_name(path), &sum)
+                .map_err(std::io::Error::other)?,
+            None => self.write(&sum_path(path), sum.as_bytes())?,
+        }
         fs::File::open(&self.folder)?.sync_all()
+    }
+
+    /// The bytes at `path`, if their digest is the one that was recorded when they were written.
+    fn read_verified(&self, path: &Path) -> Option<Vec<u8>> {
+        let sum = match &self.digests {
+            Some(digests) => digests.get(&file_name(path))?,
+            None => fs::read_to_string(sum_path(path)).ok()?,
+        };
+        let code = fs::read(path).ok()?;
+        if hex(&Sha256::digest(&code)) == sum.trim() {
+            return Some(code);
+        }
+        tracing::warn!(
+            "{}: compiled code is not what was written; recompiling",
+            path.display()
+        );
+        None
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -122,26 +207,58 @@ fn sum_path(path: &Path) -> PathBuf {
     path.with_extension("sha256")
 }
 
-/// The bytes at `path`, if their digest is the one that was recorded when they were written.
-fn read_verified(path: &Path) -> Option<Vec<u8>> {
-    let sum = fs::read_to_string(sum_path(path)).ok()?;
-    let code = fs::read(path).ok()?;
-    if hex(&Sha256::digest(&code)) == sum.trim() {
-        return Some(code);
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Removes what writers that were killed left behind.
+fn clean(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let old = || {
+            let age = entry.metadata().ok()?.modified().ok()?.elapsed().ok()?;
+            Some(age > LEFT_BEHIND)
+        };
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with('.') && name.contains(".cwasm.") && old() == Some(true) {
+            // Another process may have done it meanwhile.
+            drop(fs::remove_file(entry.path()));
+        }
     }
-    tracing::warn!(
-        "{}: compiled code is not what was written; recompiling",
-        path.display()
-    );
-    None
+}
+
+impl Fresh {
+    /// Ready to run.
+    pub(crate) fn component(
+        self,
+        engine: &Engine,
+        digest: &ModuleDigest,
+    ) -> Result<Component, ComponentError> {
+        match self {
+            Self::Component(component) => Ok(component),
+            Self::Code(code) => {
+                deserialize(engine, &code).map_err(|error| ComponentError::Compile {
+                    module: digest.to_string(),
+                    reason: format!("the compiler's code does not load: {error:#}"),
+                })
+            }
+        }
+    }
 }
 
 #[allow(unsafe_code)]
 fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `deserialize` trusts its bytes to come unchanged from `Component::serialize`. `code` is private memory,
-    // so it cannot change now. It was read from a file whose SHA-256 equals the one that `store` computed over the
-    // serialized bytes and recorded in the same folder. Both were written by this user alone: `open` refused a folder
-    // that another user owns, may enter or may write, so nobody else could replace either. Wasmtime itself refuses
+    // so it cannot change now. Either it came through a private pipe from a process that this one started to compile,
+    // whose program is our own. Or it was read from a file whose SHA-256 equals the one that `store` computed over such
+    // bytes and recorded, in `CodeDigests` or in the same folder. All of it was written by this user alone: `open` refused
+    // a folder that another user owns, may enter or may write, so nobody else could replace it. Wasmtime itself refuses
     // bytes of another version or of an engine with other settings, and the file's name holds the engine's hash.
     unsafe { Component::deserialize(engine, code) }
 }

@@ -1,5 +1,6 @@
 //! The one wasmtime engine.
 
+use wasmparser::WasmFeatures;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use crate::{Clock, ComponentError, RuntimeConfig};
@@ -18,7 +19,14 @@ const MEMORIES: u32 = 4;
 /// Tables of one component.
 pub(crate) const TABLES: u32 = 4;
 
-/// Makes the engine. Everything here is part of the compatibility hash of compiled code, except pool sizes.
+/// The proposals that modules may use: what wasmtime has on by default, in a build without garbage collection and threads.
+pub(crate) const FEATURES: WasmFeatures = WasmFeatures::WASM3
+    .union(WasmFeatures::COMPONENT_MODEL)
+    .difference(WasmFeatures::GC_TYPES)
+    .difference(WasmFeatures::EXCEPTIONS)
+    .difference(WasmFeatures::THREADS);
+
+/// Makes the engine that runs guests. Pool sizes are no part of the compatibility hash of compiled code.
 pub(crate) fn engine(config: &RuntimeConfig) -> Result<Engine, ComponentError> {
     let slots = u32::try_from(config.pool.total()).unwrap_or(u32::MAX);
     let mut pool = PoolingAllocationConfig::new();
@@ -37,21 +45,42 @@ pub(crate) fn engine(config: &RuntimeConfig) -> Result<Engine, ComponentError> {
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(64 << 10)
         .pagemap_scan(Enabled::Auto);
+    let mut wasm = settings(config.clock);
+    wasm.memory_init_cow(true)
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    make(&wasm)
+}
+
+/// Makes an engine that compiles for the other one, on one thread, and runs nothing.
+pub(crate) fn compiler(clock: Clock) -> Result<Engine, ComponentError> {
+    let mut wasm = settings(clock);
+    wasm.parallel_compilation(false);
+    make(&wasm)
+}
+
+/// All that compiled code depends on.
+fn settings(clock: Clock) -> Config {
     let mut wasm = Config::new();
-    match config.clock {
+    match clock {
         Clock::Time => wasm.epoch_interruption(true),
         Clock::Fuel => wasm
             .consume_fuel(true)
             .cranelift_nan_canonicalization(true)
             .relaxed_simd_deterministic(true),
     };
-    wasm.wasm_component_model(true)
+    wasm.wasm_features(FEATURES.complement(), false)
+        .wasm_features(FEATURES, true)
         .concurrency_support(false)
-        .memory_init_cow(true)
         .max_wasm_stack(WASM_STACK)
-        .async_stack_size(FIBER_STACK)
-        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    Engine::new(&wasm).map_err(|error| ComponentError::Engine {
+        .async_stack_size(FIBER_STACK);
+    wasm
+}
+
+fn make(wasm: &Config) -> Result<Engine, ComponentError> {
+    Engine::new(wasm).map_err(|error| ComponentError::Engine {
         reason: format!("{error:#}"),
     })
 }
+
+#[cfg(test)]
+mod tests;

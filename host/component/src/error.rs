@@ -111,6 +111,14 @@ pub enum ComponentError {
         /// Wasmtime's words.
         reason: String,
     },
+    /// The process that compiles the module went over a limit, or broke.
+    #[error("module {module}: its compilation {failure}")]
+    CompileChild {
+        /// Module name.
+        module: String,
+        /// How.
+        failure: CompileFailure,
+    },
     /// The folder for compiled code cannot be trusted or used.
     #[error("compiled-code folder {}: {reason}", path.display())]
     Cache {
@@ -235,6 +243,7 @@ impl ComponentError {
             Self::WrongRole { .. } => "wrong_role",
             Self::Link { .. } => "link",
             Self::Compile { .. } => "compile",
+            Self::CompileChild { failure, .. } => failure.label(),
             Self::Cache { .. } => "cache",
             Self::Busy { .. } => "busy",
             Self::Trap { .. } => "trap",
@@ -254,6 +263,62 @@ impl ComponentError {
         match self {
             Self::Guest { kind, .. } => Some(*kind),
             _ => None,
+        }
+    }
+}
+
+/// How a compilation in a child failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileFailure {
+    /// Processor time.
+    #[error("used more than {} s of processor time; make its functions smaller, or bring fewer", limit.as_secs())]
+    Cpu {
+        /// What it may use.
+        limit: Duration,
+    },
+    /// Time in all.
+    #[error("did not end within {} s; try again when the machine is less busy", limit.as_secs())]
+    Wall {
+        /// What it may take.
+        limit: Duration,
+    },
+    /// Memory.
+    #[error("needs more than {} MiB of memory; make its functions smaller, or bring fewer", limit >> 20)]
+    Memory {
+        /// Address space it may have, bytes.
+        limit: u64,
+    },
+    /// Compiled code.
+    #[error("makes more than {} MiB of code; make the module smaller", limit >> 20)]
+    Output {
+        /// Bytes it may make.
+        limit: u64,
+    },
+    /// The child could not be started or talked to.
+    #[error("could not be started: {0}; the server must be able to run its own program again")]
+    Start(String),
+    /// It ended in a way that is none of the above.
+    #[error("broke off ({status}): {words}")]
+    Ended {
+        /// Exit status or signal.
+        status: String,
+        /// The end of its standard error.
+        words: String,
+    },
+}
+
+impl CompileFailure {
+    /// Stable name for metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Cpu { .. } => "compile_cpu",
+            Self::Wall { .. } => "compile_wall",
+            Self::Memory { .. } => "compile_memory",
+            Self::Output { .. } => "compile_output",
+            Self::Start(_) => "compile_start",
+            Self::Ended { .. } => "compile_ended",
         }
     }
 }

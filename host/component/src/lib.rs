@@ -9,6 +9,7 @@
 //! # Map
 //! - [`Runtime`]: engine, ticker, linkers, pools; [`RuntimeConfig`], [`Limits`].
 //! - [`Module`]: a checked, compiled, linked guest of one [`Role`]; `precheck`, `cache`.
+//! - [`Compiler`], [`compile_module`]: compiling in a child process with limits.
 //! - `store`, `meter`, `ticker`, `guest_log`: what one store may use, and the clock of its deadlines.
 //! - [`GraphModule`], [`ChatModule`], [`SamplerModule`]: the three roles.
 //! - [`Stepping`], [`SamplerThreads`]: samplers that choose tokens themselves, and the threads they run on.
@@ -33,6 +34,7 @@ mod block_on;
 pub mod builtin;
 mod cache;
 mod chat;
+mod compiler;
 mod context;
 mod engine;
 mod error;
@@ -52,9 +54,11 @@ mod ticker;
 mod wasi;
 mod wasi_stub;
 
+pub use cache::CodeDigests;
 pub use chat::{ChatModule, ChatSession, Conversation, Delta, ParserId, Segment};
+pub use compiler::{ChildCompiler, CompileLimits, Compiler, compile_module};
 pub use context::CallContext;
-pub use error::{ComponentError, GuestErrorKind, LimitKind};
+pub use error::{CompileFailure, ComponentError, GuestErrorKind, LimitKind};
 pub use graph::GraphModule;
 pub use limits::{Clock, Limits, PoolSizes, RuntimeConfig};
 pub use module::{CodeSource, Module, ModuleDigest, Origin, Role};

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::Compiler;
+
 /// Limits of one store. A store serves one request (chat, sampler) or one build (graph).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -143,6 +145,8 @@ impl Limits {
 pub struct RuntimeConfig {
     /// Folder for compiled code, mode 0700 and ours; made if it is missing. None compiles at every load.
     pub cache_dir: Option<PathBuf>,
+    /// Where modules are compiled that are not part of this binary.
+    pub compiler: Compiler,
     /// Places.
     pub pool: PoolSizes,
     /// Linear memory of all guests together, bytes.
@@ -165,6 +169,7 @@ impl Default for RuntimeConfig {
     fn default() -> Self {
         Self {
             cache_dir: None,
+            compiler: Compiler::InProcess,
             pool: PoolSizes::default(),
             process_memory: 4 << 30,
             clock: Clock::Time,

@@ -49,6 +49,28 @@ pub enum Origin {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleDigest(pub [u8; 32]);
 
+impl ModuleDigest {
+    /// Of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// From 64 lower-case hexadecimal digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 64 || !text.bytes().all(digit) {
+            return None;
+        }
+        let mut digest = [0; 32];
+        for (byte, at) in digest.iter_mut().zip((0..64).step_by(2)) {
+            *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+        }
+        Some(Self(digest))
+    }
+}
+
 impl fmt::Display for ModuleDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&cache::hex(&self.0))
@@ -105,11 +127,14 @@ impl Module {
         origin: Origin,
     ) -> Result<Self, ComponentError> {
         let summary = precheck::check(name, bytes, origin)?;
-        let digest = ModuleDigest(Sha256::digest(bytes).into());
-        let compile = || runtime.compile(name, bytes);
+        let digest = ModuleDigest::of(bytes);
+        let compile = || runtime.compile(name, bytes, origin);
         let (component, code) = match &runtime.cache {
             Some(cache) => cache.load(&runtime.engine, &digest, compile)?,
-            None => (compile()?, CodeSource::Compiled),
+            None => (
+                compile()?.component(&runtime.engine, &digest)?,
+                CodeSource::Compiled,
+            ),
         };
         let linkers = &runtime.linkers;
         let world = match summary.role {

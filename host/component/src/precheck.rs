@@ -1,8 +1,12 @@
 //! Checks of a module's bytes before the compiler sees them.
 
+mod validate;
+
 use wasmparser::{Chunk, Encoding, Parser, Payload};
 
 use crate::{ComponentError, Origin, Role};
+
+pub(crate) use validate::validate;
 
 /// The version of the role packages that this host has.
 const VERSION: (u64, u64) = (0, 1);
@@ -20,6 +24,22 @@ const NESTING: usize = 8;
 const PARTS: u64 = 256;
 /// Imports of the component.
 const IMPORTS: usize = 200;
+/// Types, of core modules and components together.
+const TYPES: u64 = 200_000;
+/// Imports and exports of core modules: shared libraries have tens of thousands.
+const CORE_NAMES: u64 = 200_000;
+/// Globals, of all core modules.
+const GLOBALS: u64 = 200_000;
+/// Memories and tables, each, of all core modules.
+const MEMORIES: u64 = 1_000;
+/// Element and data segments, each, of all core modules.
+const SEGMENTS: u64 = 100_000;
+/// Aliases, instances and canonical functions of components.
+const COMPONENT_ITEMS: u64 = 200_000;
+/// Custom sections.
+const CUSTOM: u64 = 10_000;
+/// Bytes of one name of an import, an export or a section.
+const NAME_BYTES: u64 = 4 << 10;
 
 /// What a module is, as its own imports and exports say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,13 +88,10 @@ struct Outline {
 }
 
 fn outline(module: &str, bytes: &[u8]) -> Result<Outline, ComponentError> {
-    let malformed = |error: &wasmparser::BinaryReaderError| ComponentError::Malformed {
-        module: module.into(),
-        offset: error.offset() as u64,
-        reason: error.message().into(),
-    };
+    let malformed = |error: &wasmparser::BinaryReaderError| malformed(module, error);
     let mut outline = Outline::default();
-    let (mut functions, mut parts, mut at) = (0, 0, 0);
+    let mut counts = Counts::default();
+    let mut at = 0;
     // Enclosing parsers, outermost first; empty at the top level.
     let mut outer = Vec::new();
     let mut parser = Parser::new(0);
@@ -91,6 +108,7 @@ fn outline(module: &str, bytes: &[u8]) -> Result<Outline, ComponentError> {
             });
         };
         at += consumed;
+        counts.add(module, &payload)?;
         match payload {
             Payload::Version {
                 encoding: Encoding::Module,
@@ -104,34 +122,35 @@ fn outline(module: &str, bytes: &[u8]) -> Result<Outline, ComponentError> {
             }
             Payload::ComponentImportSection(section) if outer.is_empty() => {
                 for import in section {
-                    outline
-                        .imports
-                        .push(import.map_err(|e| malformed(&e))?.name.name.to_owned());
-                    at_most(
-                        module,
-                        "its number of imports",
-                        outline.imports.len() as u64,
-                        IMPORTS as u64,
-                    )?;
+                    let name = import.map_err(|e| malformed(&e))?.name.name;
+                    short(module, name)?;
+                    outline.imports.push(name.to_owned());
+                    let imports = outline.imports.len() as u64;
+                    at_most(module, "its number of imports", imports, IMPORTS as u64)?;
                 }
             }
             Payload::ComponentExportSection(section) if outer.is_empty() => {
                 for export in section {
-                    outline
-                        .exports
-                        .push(export.map_err(|e| malformed(&e))?.name.name.to_owned());
-                    at_most(
-                        module,
-                        "its number of exports",
-                        outline.exports.len() as u64,
-                        IMPORTS as u64,
-                    )?;
+                    let name = export.map_err(|e| malformed(&e))?.name.name;
+                    short(module, name)?;
+                    outline.exports.push(name.to_owned());
+                    let exports = outline.exports.len() as u64;
+                    at_most(module, "its number of exports", exports, IMPORTS as u64)?;
                 }
             }
-            Payload::CodeSectionStart { count, .. } => {
-                functions += u64::from(count);
-                at_most(module, "its number of functions", functions, FUNCTIONS)?;
+            Payload::ImportSection(section) => {
+                for import in section.into_imports() {
+                    let import = import.map_err(|e| malformed(&e))?;
+                    short(module, import.module)?;
+                    short(module, import.name)?;
+                }
             }
+            Payload::ExportSection(section) => {
+                for export in section {
+                    short(module, export.map_err(|e| malformed(&e))?.name)?;
+                }
+            }
+            Payload::CustomSection(section) => short(module, section.name())?,
             Payload::CodeSectionEntry(body) => {
                 at_most(
                     module,
@@ -142,8 +161,6 @@ fn outline(module: &str, bytes: &[u8]) -> Result<Outline, ComponentError> {
             }
             Payload::ModuleSection { parser: inner, .. }
             | Payload::ComponentSection { parser: inner, .. } => {
-                parts += 1;
-                at_most(module, "its number of inner modules", parts, PARTS)?;
                 outer.push(std::mem::replace(&mut parser, inner));
                 at_most(module, "its nesting", outer.len() as u64, NESTING as u64)?;
             }
@@ -153,6 +170,112 @@ fn outline(module: &str, bytes: &[u8]) -> Result<Outline, ComponentError> {
             },
             _ => {}
         }
+    }
+}
+
+/// Items so far, of all core modules and components together.
+#[derive(Default)]
+struct Counts {
+    functions: u64,
+    parts: u64,
+    types: u64,
+    names: u64,
+    globals: u64,
+    memories: u64,
+    tables: u64,
+    elements: u64,
+    data: u64,
+    items: u64,
+    custom: u64,
+}
+
+impl Counts {
+    /// Counts what a section says it holds, before any of it is read.
+    fn add(&mut self, module: &str, payload: &Payload<'_>) -> Result<(), ComponentError> {
+        let (total, more, what, limit) = match payload {
+            Payload::CodeSectionStart { count, .. } => (
+                &mut self.functions,
+                *count,
+                "its number of functions",
+                FUNCTIONS,
+            ),
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => {
+                (&mut self.parts, 1, "its number of inner modules", PARTS)
+            }
+            Payload::TypeSection(s) => (&mut self.types, s.count(), "its number of types", TYPES),
+            Payload::CoreTypeSection(s) => {
+                (&mut self.types, s.count(), "its number of types", TYPES)
+            }
+            Payload::ComponentTypeSection(s) => {
+                (&mut self.types, s.count(), "its number of types", TYPES)
+            }
+            Payload::ImportSection(s) => (
+                &mut self.names,
+                s.count(),
+                "its number of core imports and exports",
+                CORE_NAMES,
+            ),
+            Payload::ExportSection(s) => (
+                &mut self.names,
+                s.count(),
+                "its number of core imports and exports",
+                CORE_NAMES,
+            ),
+            Payload::GlobalSection(s) => {
+                (&mut self.globals, s.count(), "its number of globals", GLOBALS)
+            }
+            Payload::MemorySection(s) => (
+                &mut self.memories,
+                s.count(),
+                "its number of memories",
+                MEMORIES,
+            ),
+            Payload::TableSection(s) => {
+                (&mut self.tables, s.count(), "its number of tables", MEMORIES)
+            }
+            Payload::ElementSection(s) => (
+                &mut self.elements,
+                s.count(),
+                "its number of element segments",
+                SEGMENTS,
+            ),
+            Payload::DataSection(s) => (
+                &mut self.data,
+                s.count(),
+                "its number of data segments",
+                SEGMENTS,
+            ),
+            Payload::InstanceSection(s) => (&mut self.items, s.count(), ITEMS, COMPONENT_ITEMS),
+            Payload::ComponentInstanceSection(s) => {
+                (&mut self.items, s.count(), ITEMS, COMPONENT_ITEMS)
+            }
+            Payload::ComponentAliasSection(s) => {
+                (&mut self.items, s.count(), ITEMS, COMPONENT_ITEMS)
+            }
+            Payload::ComponentCanonicalSection(s) => {
+                (&mut self.items, s.count(), ITEMS, COMPONENT_ITEMS)
+            }
+            Payload::CustomSection(_) => {
+                (&mut self.custom, 1, "its number of custom sections", CUSTOM)
+            }
+            _ => return Ok(()),
+        };
+        *total += u64::from(more);
+        at_most(module, what, *total, limit)
+    }
+}
+
+const ITEMS: &str = "its number of aliases, instances and canonical functions";
+
+fn short(module: &str, name: &str) -> Result<(), ComponentError> {
+    at_most(module, "the length of one of its names", name.len() as u64, NAME_BYTES)
+}
+
+fn malformed(module: &str, error: &wasmparser::BinaryReaderError) -> ComponentError {
+    ComponentError::Malformed {
+        module: module.into(),
+        offset: error.offset() as u64,
+        reason: error.message().into(),
     }
 }
 

@@ -6,11 +6,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::Component;
 
 use crate::block_on::block_on_within;
-use crate::cache::{self, Cache};
+use crate::cache::{self, Cache, CodeDigests, Fresh};
+use crate::compiler::{Compiler, Gate, Job};
 use crate::linkers::Linkers;
 use crate::store::Budget;
 use crate::ticker::Ticker;
-use crate::{ComponentError, Module, Origin, Role, RuntimeConfig, engine};
+use crate::{
+    ComponentError, Module, ModuleDigest, Origin, Role, RuntimeConfig, engine, precheck,
+};
 
 /// One per process: engine, ticker, linkers, pools, compiled-code cache.
 pub struct Runtime {
@@ -20,6 +23,7 @@ pub struct Runtime {
     pub(crate) budget: Arc<Budget>,
     pub(crate) config: RuntimeConfig,
     pub(crate) cache: Option<Cache>,
+    compiling: Gate,
     pub(crate) graph: Slots,
     pub(crate) chat: Slots,
     pub(crate) sampler: Slots,
@@ -33,17 +37,29 @@ impl Runtime {
     /// [`ComponentError::Engine`] when the pools do not fit, [`ComponentError::Cache`] when the folder for compiled
     /// code is not ours alone.
     pub fn new(config: RuntimeConfig) -> Result<Arc<Self>, ComponentError> {
+        Self::with_digests(config, None)
+    }
+
+    /// Likewise; digests of compiled code are kept in `digests` and not beside the code.
+    ///
+    /// # Errors
+    /// As [`Runtime::new`].
+    pub fn with_digests(
+        config: RuntimeConfig,
+        digests: Option<Arc<dyn CodeDigests>>,
+    ) -> Result<Arc<Self>, ComponentError> {
         let engine = engine::engine(&config)?;
         let cache = config
             .cache_dir
             .as_deref()
-            .map(|folder| Cache::open(folder, &engine))
+            .map(|folder| Cache::open(folder, &engine, digests))
             .transpose()?;
         Ok(Arc::new(Self {
             ticker: Ticker::start(engine.clone())?,
             linkers: Linkers::new(&engine)?,
             budget: Arc::new(Budget::new(config.process_memory)),
             cache,
+            compiling: Gate::default(),
             graph: Slots::new(Role::Graph, config.pool.graph),
             chat: Slots::new(Role::Chat, config.pool.chat),
             sampler: Slots::new(Role::Sampler, config.pool.sampler),
@@ -79,11 +95,51 @@ impl Runtime {
         self.budget.used()
     }
 
-    pub(crate) fn compile(&self, name: &str, bytes: &[u8]) -> Result<Component, ComponentError> {
-        Component::from_binary(&self.engine, bytes).map_err(|error| ComponentError::Compile {
-            module: name.into(),
-            reason: format!("{error:#}"),
-        })
+    /// Whether compiled code of a module is kept already.
+    #[must_use]
+    pub fn is_compiled(&self, digest: &ModuleDigest) -> bool {
+        self.cache.as_ref().is_some_and(|c| c.holds(digest))
+    }
+
+    /// Bytes that a module's compiled code takes on disk.
+    #[must_use]
+    pub fn code_bytes(&self, digest: &ModuleDigest) -> u64 {
+        self.cache.as_ref().map_or(0, |c| c.size(digest))
+    }
+
+    /// Removes a module's compiled code from the disk. Modules in use go on.
+    pub fn forget_code(&self, digest: &ModuleDigest) {
+        if let Some(cache) = &self.cache {
+            cache.forget(digest);
+        }
+    }
+
+    /// Validates what others brought, and compiles: what is part of this binary in this process, the rest as configured.
+    pub(crate) fn compile(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        origin: Origin,
+    ) -> Result<Fresh, ComponentError> {
+        if origin != Origin::Embedded {
+            precheck::validate(name, bytes, engine::FEATURES)?;
+            if let Compiler::Child(compiler) = &self.config.compiler {
+                let job = Job {
+                    module: name,
+                    bytes,
+                    clock: self.config.clock,
+                    engine: &self.compatibility(),
+                };
+                return compiler.compile(&self.compiling, &job).map(Fresh::Code);
+            }
+        }
+        let component = Component::from_binary(&self.engine, bytes);
+        component
+            .map(Fresh::Component)
+            .map_err(|error| ComponentError::Compile {
+                module: name.into(),
+                reason: format!("{error:#}"),
+            })
     }
 }
 

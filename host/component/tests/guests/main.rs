@@ -4,6 +4,7 @@
 mod built_in_chat;
 mod chat;
 mod common;
+mod compiling;
 mod foreign;
 mod graph;
 mod languages;

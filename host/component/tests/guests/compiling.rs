@@ -1,0 +1,177 @@
+//! Modules compiled by a child process, and the code that is kept of them.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use guesthouse_component::{
+    ChildCompiler, CodeDigests, CodeSource, CompileLimits, Compiler, ComponentError, ModelFacts,
+    ModuleDigest, Origin, PoolSizes, Runtime, RuntimeConfig,
+};
+
+use crate::common::{bytes, context};
+
+/// The limits of a server; less where a test says so.
+fn limits() -> CompileLimits {
+    CompileLimits::default()
+}
+
+fn config(limits: CompileLimits, folder: Option<&Path>) -> RuntimeConfig {
+    let program = env!("CARGO_BIN_EXE_guesthouse-compile-module");
+    RuntimeConfig {
+        compiler: Compiler::Child(ChildCompiler {
+            limits,
+            ..ChildCompiler::new(program.into(), Vec::new())
+        }),
+        cache_dir: folder.map(Path::to_owned),
+        pool: PoolSizes {
+            graph: 1,
+            chat: 1,
+            sampler: 2,
+            step: 1,
+        },
+        ..RuntimeConfig::default()
+    }
+}
+
+#[derive(Default)]
+struct Digests(Mutex<HashMap<String, String>>);
+
+impl CodeDigests for Digests {
+    fn get(&self, name: &str) -> Option<String> {
+        self.0.lock().unwrap().get(name).cloned()
+    }
+
+    fn set(&self, name: &str, sha256: &str) -> Result<(), String> {
+        self.0.lock().unwrap().insert(name.into(), sha256.into());
+        Ok(())
+    }
+}
+
+/// Loads a sampler, and lets it plan.
+fn loaded(runtime: &Arc<Runtime>) -> Result<CodeSource, ComponentError> {
+    let module = runtime.load("mine", &bytes("hostile_sampler"), Origin::Tenant)?;
+    let facts = ModelFacts {
+        vocab_size: 10,
+        stop_tokens: vec![],
+        max_len: 8,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
+    };
+    let planned = module.sampler()?.plan("honest", &facts, context())?;
+    assert_eq!(planned.seed, Some(7), "what was loaded works");
+    Ok(module.code_source())
+}
+
+#[test]
+fn a_child_compiles_and_its_code_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("code");
+    let digests = Arc::new(Digests::default());
+    let runtime = || {
+        let config = config(limits(), Some(&folder));
+        Runtime::with_digests(config, Some(Arc::clone(&digests) as _)).unwrap()
+    };
+    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
+    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Cache);
+    let digest = ModuleDigest::of(&bytes("hostile_sampler"));
+    assert!(runtime().is_compiled(&digest));
+    let files: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(files.len(), 1, "its digest is elsewhere: {files:?}");
+    let length = std::fs::metadata(&files[0]).unwrap().len();
+    assert_eq!(runtime().code_bytes(&digest), length);
+
+    // Code and a matching digest beside it do not stand in for the record.
+    let other = [b"not code".to_vec(), vec![0; 100]].concat();
+    std::fs::write(&files[0], &other).unwrap();
+    assert!(!runtime().is_compiled(&digest));
+    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
+    // Killed after the code was written, before its digest was.
+    digests.0.lock().unwrap().clear();
+    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
+    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Cache);
+    // Killed while the code was written.
+    std::fs::write(folder.join(".some.cwasm.1.1"), "half").unwrap();
+    std::fs::remove_file(&files[0]).unwrap();
+    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
+    runtime().forget_code(&digest);
+    assert!(!files[0].exists());
+}
+
+/// A valid sampler's component whose one function has so many multiplications, all of which depend on each other and on
+/// values that live to the end.
+fn bomb(operations: usize) -> Vec<u8> {
+    let mut body = String::new();
+    for i in 0..operations {
+        let (from, other, to) = (i % 200, (i * 7 + 3) % 200, (i * 13 + 5) % 200);
+        body.push_str(&format!(
+            "local.get {from} local.get {other} i64.mul local.set {to}\n"
+        ));
+        if i % 50 == 0 {
+            body.push_str(&format!("local.get {to} i64.eqz br_if 0\n"));
+        }
+    }
+    let locals = "i64 ".repeat(200);
+    wat::parse_str(format!(
+        r#"(component
+            (core module (func (local {locals}) block {body} end))
+            (instance $i)
+            (export "guesthouse:sampling/plan@0.1.0" (instance $i)))"#
+    ))
+    .unwrap()
+}
+
+#[track_caller]
+fn refused(limits: CompileLimits, bytes: &[u8], label: &str, words: &str) {
+    let runtime = Runtime::new(config(limits, None)).unwrap();
+    let error = runtime.load("mine", bytes, Origin::Tenant).map(drop);
+    let error = error.unwrap_err();
+    assert_eq!(error.label(), label, "{error}");
+    assert!(error.to_string().contains(words), "{error}");
+}
+
+#[test]
+fn bombs_end_at_their_limits() {
+    let bomb = bomb(300_000);
+    let cpu = CompileLimits {
+        cpu: Duration::from_secs(1),
+        ..limits()
+    };
+    refused(cpu, &bomb, "compile_cpu", "1 s of processor time");
+    let wall = CompileLimits {
+        wall: Duration::from_millis(500),
+        ..limits()
+    };
+    refused(wall, &bomb, "compile_wall", "did not end within");
+    let memory = CompileLimits {
+        memory: 256 << 20,
+        ..limits()
+    };
+    refused(memory, &bomb, "compile_memory", "256 MiB of memory");
+    let output = CompileLimits {
+        output: 1000,
+        ..limits()
+    };
+    refused(output, &bytes("hostile_sampler"), "compile_output", "MiB of code");
+}
+
+#[test]
+fn a_compiler_of_another_build_is_refused() {
+    let runtime = Runtime::new(config(limits(), None)).unwrap();
+    assert!(loaded(&runtime).is_ok());
+    let arguments = ["time", "0123", "4294967296", "10", "1000"];
+    let program = env!("CARGO_BIN_EXE_guesthouse-compile-module");
+    let answer = std::process::Command::new(program)
+        .args(arguments)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(answer.status.code(), Some(1));
+    let words = String::from_utf8(answer.stderr).unwrap();
+    assert!(words.contains("expected 0123"), "{words}");
+}
