@@ -10,7 +10,6 @@ use std::hash::{Hash, Hasher};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -19,16 +18,45 @@ use wasmtime::component::Component;
 
 use crate::{CodeSource, ComponentError, ModuleDigest};
 
-/// Where digests of compiled code are kept, apart from the code. Names are those of the files.
-pub trait CodeDigests: Send + Sync {
-    /// Hex of the SHA-256 of what was last written under a name.
-    fn get(&self, name: &str) -> Option<String>;
+/// What the compiled code of a module must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeDigest {
+    /// SHA-256 of its bytes.
+    pub sha256: [u8; 32],
+    /// Their number.
+    pub bytes: u64,
+}
 
-    /// Remembers one.
+/// Where digests of compiled code are kept, apart from the code. Engines are hex of the hash of their settings.
+pub trait CodeDigests: Send + Sync {
+    /// What was last written.
+    fn get(&self, module: &ModuleDigest, engine: &str) -> Option<CodeDigest>;
+
+    /// Remembers it.
     ///
     /// # Errors
     /// Says why it could not.
-    fn set(&self, name: &str, sha256: &str) -> Result<(), String>;
+    fn set(&self, module: &ModuleDigest, engine: &str, code: CodeDigest) -> Result<(), String>;
+}
+
+/// Digests in files beside the code.
+struct Beside<'a>(&'a Cache);
+
+impl CodeDigests for Beside<'_> {
+    fn get(&self, module: &ModuleDigest, _: &str) -> Option<CodeDigest> {
+        let text = fs::read_to_string(sum_path(&self.0.path(module))).ok()?;
+        let (sum, bytes) = text.trim().split_once(' ')?;
+        Some(CodeDigest {
+            sha256: ModuleDigest::parse(sum)?.0,
+            bytes: bytes.parse().ok()?,
+        })
+    }
+
+    fn set(&self, module: &ModuleDigest, _: &str, code: CodeDigest) -> Result<(), String> {
+        let text = format!("{} {}", hex(&code.sha256), code.bytes);
+        let path = sum_path(&self.0.path(module));
+        self.0.write(&path, text.as_bytes()).map_err(|e| e.to_string())
+    }
 }
 
 /// What a compilation made.
@@ -45,18 +73,13 @@ const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 /// A folder of compiled modules.
 pub(crate) struct Cache {
     folder: PathBuf,
-    digests: Option<Arc<dyn CodeDigests>>,
     /// Hex of the engine's compatibility hash.
     engine: String,
 }
 
 impl Cache {
     /// Makes the folder if it is missing; refuses one that others may enter or that is not ours.
-    pub(crate) fn open(
-        folder: &Path,
-        engine: &Engine,
-        digests: Option<Arc<dyn CodeDigests>>,
-    ) -> Result<Self, ComponentError> {
+    pub(crate) fn open(folder: &Path, engine: &Engine) -> Result<Self, ComponentError> {
         let refuse = |reason: String| ComponentError::Cache {
             path: folder.to_owned(),
             reason,
@@ -91,19 +114,13 @@ impl Cache {
         clean(folder);
         Ok(Self {
             folder: folder.to_owned(),
-            digests,
             engine: compatibility(engine),
         })
     }
 
     /// Whether code of a module is there, as it was written.
-    pub(crate) fn holds(&self, digest: &ModuleDigest) -> bool {
-        self.read_verified(&self.path(digest)).is_some()
-    }
-
-    /// Bytes that the code of a module takes on disk.
-    pub(crate) fn size(&self, digest: &ModuleDigest) -> u64 {
-        fs::metadata(self.path(digest)).map_or(0, |meta| meta.len())
+    pub(crate) fn holds(&self, digest: &ModuleDigest, digests: &dyn CodeDigests) -> bool {
+        self.read_verified(digest, digests).is_some()
     }
 
     /// Removes the code of a module.
@@ -124,15 +141,19 @@ impl Cache {
             .join(format!("{digest}-{}.cwasm", &self.engine[..32]))
     }
 
-    /// From the folder if what is there is what was written, else compiled and written.
+    /// From the folder if what is there is what was written, else compiled and written. Without `digests` they stand
+    /// beside the code.
     pub(crate) fn load(
         &self,
         engine: &Engine,
-        digest: &ModuleDigest,
+        module: &ModuleDigest,
+        digests: Option<&dyn CodeDigests>,
         compile: impl FnOnce() -> Result<Fresh, ComponentError>,
     ) -> Result<(Component, CodeSource), ComponentError> {
-        let path = self.path(digest);
-        if let Some(code) = self.read_verified(&path) {
+        let beside = Beside(self);
+        let digests = digests.unwrap_or(&beside);
+        let path = self.path(module);
+        if let Some(code) = self.read_verified(module, digests) {
             match deserialize(engine, &code) {
                 Ok(component) => return Ok((component, CodeSource::Cache)),
                 Err(error) => tracing::warn!("{}: recompiling: {error:#}", path.display()),
@@ -140,13 +161,18 @@ impl Cache {
         }
         let fresh = compile()?;
         // A full disk costs the cache, not the load.
-        if let Err(error) = self.store(&path, &fresh) {
+        if let Err(error) = self.store(module, &fresh, digests) {
             tracing::warn!("{}: compiled code not kept: {error}", path.display());
         }
-        Ok((fresh.component(engine, digest)?, CodeSource::Compiled))
+        Ok((fresh.component(engine, module)?, CodeSource::Compiled))
     }
 
-    fn store(&self, path: &Path, fresh: &Fresh) -> std::io::Result<()> {
+    fn store(
+        &self,
+        module: &ModuleDigest,
+        fresh: &Fresh,
+        digests: &dyn CodeDigests,
+    ) -> std::io::Result<()> {
         let serialized;
         let code = match fresh {
             Fresh::Code(code) => code,
@@ -156,26 +182,28 @@ impl Cache {
                 &serialized
             }
         };
-        let sum = hex(&Sha256::digest(code));
-        self.write(path, code)?;
-        match &self.digests {
-            Some(digests) => digests
-                .set(&file_name(path), &sum)
-                .map_err(std::io::Error::other)?,
-            None => self.write(&sum_path(path), sum.as_bytes())?,
-        }
+        self.write(&self.path(module), code)?;
+        let digest = CodeDigest {
+            sha256: Sha256::digest(code).into(),
+            bytes: code.len() as u64,
+        };
+        digests
+            .set(module, &self.engine, digest)
+            .map_err(std::io::Error::other)?;
         fs::File::open(&self.folder)?.sync_all()
     }
 
-    /// The bytes at `path`, if their digest is the one that was recorded when they were written.
-    fn read_verified(&self, path: &Path) -> Option<Vec<u8>> {
-        let sum = match &self.digests {
-            Some(digests) => digests.get(&file_name(path))?,
-            None => fs::read_to_string(sum_path(path)).ok()?,
-        };
-        let code = fs::read(path).ok()?;
-        if hex(&Sha256::digest(&code)) == sum.trim() {
-            return Some(code);
+    /// The code of a module, if it is what was recorded when it was written.
+    fn read_verified(&self, module: &ModuleDigest, digests: &dyn CodeDigests) -> Option<Vec<u8>> {
+        let digest = digests.get(module, &self.engine)?;
+        let path = self.path(module);
+        // What has another length is not read.
+        let length = fs::metadata(&path).ok()?.len();
+        if length == digest.bytes {
+            let code = fs::read(&path).ok()?;
+            if Sha256::digest(&code)[..] == digest.sha256 {
+                return Some(code);
+            }
         }
         tracing::warn!(
             "{}: compiled code is not what was written; recompiling",
@@ -205,13 +233,6 @@ impl Cache {
 
 fn sum_path(path: &Path) -> PathBuf {
     path.with_extension("sha256")
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
 }
 
 /// Removes what writers that were killed left behind.

@@ -54,7 +54,7 @@ mod ticker;
 mod wasi;
 mod wasi_stub;
 
-pub use cache::CodeDigests;
+pub use cache::{CodeDigest, CodeDigests};
 pub use chat::{ChatModule, ChatSession, Conversation, Delta, ParserId, Segment};
 pub use compiler::{ChildCompiler, CompileLimits, Compiler, compile_module};
 pub use context::CallContext;

@@ -11,7 +11,7 @@ use crate::bindings::graph::GraphGuestPre;
 use crate::precheck::{self, Summary};
 use crate::sampling::SamplerExports;
 use crate::store::State;
-use crate::{ChatModule, ComponentError, GraphModule, Runtime, SamplerModule, cache};
+use crate::{ChatModule, CodeDigests, ComponentError, GraphModule, Runtime, SamplerModule, cache};
 
 /// What a guest is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,12 +125,13 @@ impl Module {
         name: &str,
         bytes: &[u8],
         origin: Origin,
+        digests: Option<&dyn CodeDigests>,
     ) -> Result<Self, ComponentError> {
         let summary = precheck::check(name, bytes, origin)?;
         let digest = ModuleDigest::of(bytes);
         let compile = || runtime.compile(name, bytes, origin);
         let (component, code) = match &runtime.cache {
-            Some(cache) => cache.load(&runtime.engine, &digest, compile)?,
+            Some(cache) => cache.load(&runtime.engine, &digest, digests, compile)?,
             None => (
                 compile()?.component(&runtime.engine, &digest)?,
                 CodeSource::Compiled,

@@ -37,22 +37,11 @@ impl Runtime {
     /// [`ComponentError::Engine`] when the pools do not fit, [`ComponentError::Cache`] when the folder for compiled
     /// code is not ours alone.
     pub fn new(config: RuntimeConfig) -> Result<Arc<Self>, ComponentError> {
-        Self::with_digests(config, None)
-    }
-
-    /// Likewise; digests of compiled code are kept in `digests` and not beside the code.
-    ///
-    /// # Errors
-    /// As [`Runtime::new`].
-    pub fn with_digests(
-        config: RuntimeConfig,
-        digests: Option<Arc<dyn CodeDigests>>,
-    ) -> Result<Arc<Self>, ComponentError> {
         let engine = engine::engine(&config)?;
         let cache = config
             .cache_dir
             .as_deref()
-            .map(|folder| Cache::open(folder, &engine, digests))
+            .map(|folder| Cache::open(folder, &engine))
             .transpose()?;
         Ok(Arc::new(Self {
             ticker: Ticker::start(engine.clone())?,
@@ -80,7 +69,30 @@ impl Runtime {
         bytes: &[u8],
         origin: Origin,
     ) -> Result<Arc<Module>, ComponentError> {
-        Module::load(self, name, bytes, origin).map(Arc::new)
+        Module::load(self, name, bytes, origin, None).map(Arc::new)
+    }
+
+    /// Likewise, with the digest of its compiled code in `digests` and not beside the code: code that is kept is used for
+    /// those alone whose records know it.
+    ///
+    /// # Errors
+    /// As [`Runtime::load`].
+    pub fn load_recorded(
+        self: &Arc<Self>,
+        name: &str,
+        bytes: &[u8],
+        origin: Origin,
+        digests: &dyn CodeDigests,
+    ) -> Result<Arc<Module>, ComponentError> {
+        Module::load(self, name, bytes, origin, Some(digests)).map(Arc::new)
+    }
+
+    /// What a module is for, by its outline alone: nothing is compiled.
+    ///
+    /// # Errors
+    /// Says what was expected of the module and what was found.
+    pub fn role(&self, name: &str, bytes: &[u8], origin: Origin) -> Result<Role, ComponentError> {
+        precheck::check(name, bytes, origin).map(|summary| summary.role)
     }
 
     /// Hex of the hash of all settings of the engine that compiled code depends on.
@@ -95,16 +107,12 @@ impl Runtime {
         self.budget.used()
     }
 
-    /// Whether compiled code of a module is kept already.
+    /// Whether compiled code of a module is kept already, for whom `digests` is.
     #[must_use]
-    pub fn is_compiled(&self, digest: &ModuleDigest) -> bool {
-        self.cache.as_ref().is_some_and(|c| c.holds(digest))
-    }
-
-    /// Bytes that a module's compiled code takes on disk.
-    #[must_use]
-    pub fn code_bytes(&self, digest: &ModuleDigest) -> u64 {
-        self.cache.as_ref().map_or(0, |c| c.size(digest))
+    pub fn is_compiled(&self, module: &ModuleDigest, digests: &dyn CodeDigests) -> bool {
+        self.cache
+            .as_ref()
+            .is_some_and(|cache| cache.holds(module, digests))
     }
 
     /// Removes a module's compiled code from the disk. Modules in use go on.

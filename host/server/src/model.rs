@@ -4,7 +4,7 @@
 //! - `embedding`: what makes an embedding model of a folder
 //! - [`device`]: which device a model goes to
 //! - [`modules`]: which guest does what
-//! - [`store`], [`check`], [`watch`]: modules by name, replaced while they serve
+//! - [`store`], [`check`], [`watch`]: modules by name, replaced while they serve; `shelf`: where they are kept
 //! - [`load`]: the order of the steps, and their errors
 //! - [`guests`]: chat and sampler guests behind the traits that HTTP uses
 
@@ -15,6 +15,7 @@ pub mod files;
 pub mod guests;
 pub mod load;
 pub mod modules;
+mod shelf;
 pub mod store;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

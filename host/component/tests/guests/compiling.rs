@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use guesthouse_component::{
-    ChildCompiler, CodeDigests, CodeSource, CompileLimits, Compiler, ComponentError, ModelFacts,
+    ChildCompiler, CodeDigest, CodeDigests, CodeSource, CompileLimits, Compiler, ComponentError, ModelFacts,
     ModuleDigest, Origin, PoolSizes, Runtime, RuntimeConfig,
 };
 
@@ -36,22 +36,23 @@ fn config(limits: CompileLimits, folder: Option<&Path>) -> RuntimeConfig {
 }
 
 #[derive(Default)]
-struct Digests(Mutex<HashMap<String, String>>);
+struct Digests(Mutex<HashMap<ModuleDigest, CodeDigest>>);
 
 impl CodeDigests for Digests {
-    fn get(&self, name: &str) -> Option<String> {
-        self.0.lock().unwrap().get(name).cloned()
+    fn get(&self, module: &ModuleDigest, _: &str) -> Option<CodeDigest> {
+        self.0.lock().unwrap().get(module).copied()
     }
 
-    fn set(&self, name: &str, sha256: &str) -> Result<(), String> {
-        self.0.lock().unwrap().insert(name.into(), sha256.into());
+    fn set(&self, module: &ModuleDigest, _: &str, code: CodeDigest) -> Result<(), String> {
+        self.0.lock().unwrap().insert(*module, code);
         Ok(())
     }
 }
 
 /// Loads a sampler, and lets it plan.
-fn loaded(runtime: &Arc<Runtime>) -> Result<CodeSource, ComponentError> {
-    let module = runtime.load("mine", &bytes("hostile_sampler"), Origin::Tenant)?;
+fn loaded(runtime: &Arc<Runtime>, digests: &Digests) -> Result<CodeSource, ComponentError> {
+    let bytes = bytes("hostile_sampler");
+    let module = runtime.load_recorded("mine", &bytes, Origin::Tenant, digests)?;
     let facts = ModelFacts {
         vocab_size: 10,
         stop_tokens: vec![],
@@ -69,36 +70,37 @@ fn loaded(runtime: &Arc<Runtime>) -> Result<CodeSource, ComponentError> {
 fn a_child_compiles_and_its_code_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("code");
-    let digests = Arc::new(Digests::default());
-    let runtime = || {
-        let config = config(limits(), Some(&folder));
-        Runtime::with_digests(config, Some(Arc::clone(&digests) as _)).unwrap()
-    };
-    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
-    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Cache);
+    let digests = Digests::default();
+    let runtime = || Runtime::new(config(limits(), Some(&folder))).unwrap();
+    assert_eq!(loaded(&runtime(), &digests).unwrap(), CodeSource::Compiled);
+    assert_eq!(loaded(&runtime(), &digests).unwrap(), CodeSource::Cache);
     let digest = ModuleDigest::of(&bytes("hostile_sampler"));
-    assert!(runtime().is_compiled(&digest));
+    assert!(runtime().is_compiled(&digest, &digests));
     let files: Vec<_> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
     assert_eq!(files.len(), 1, "its digest is elsewhere: {files:?}");
     let length = std::fs::metadata(&files[0]).unwrap().len();
-    assert_eq!(runtime().code_bytes(&digest), length);
+    assert_eq!(digests.get(&digest, "").unwrap().bytes, length);
+
+    // Another's records know nothing of it.
+    let others = Digests::default();
+    assert_eq!(loaded(&runtime(), &others).unwrap(), CodeSource::Compiled);
 
     // Code and a matching digest beside it do not stand in for the record.
     let other = [b"not code".to_vec(), vec![0; 100]].concat();
     std::fs::write(&files[0], &other).unwrap();
-    assert!(!runtime().is_compiled(&digest));
-    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
+    assert!(!runtime().is_compiled(&digest, &digests));
+    assert_eq!(loaded(&runtime(), &digests).unwrap(), CodeSource::Compiled);
     // Killed after the code was written, before its digest was.
     digests.0.lock().unwrap().clear();
-    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
-    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Cache);
+    assert_eq!(loaded(&runtime(), &digests).unwrap(), CodeSource::Compiled);
+    assert_eq!(loaded(&runtime(), &digests).unwrap(), CodeSource::Cache);
     // Killed while the code was written.
     std::fs::write(folder.join(".some.cwasm.1.1"), "half").unwrap();
     std::fs::remove_file(&files[0]).unwrap();
-    assert_eq!(loaded(&runtime()).unwrap(), CodeSource::Compiled);
+    assert_eq!(loaded(&runtime(), &digests).unwrap(), CodeSource::Compiled);
     runtime().forget_code(&digest);
     assert!(!files[0].exists());
 }
@@ -163,7 +165,7 @@ fn bombs_end_at_their_limits() {
 #[test]
 fn a_compiler_of_another_build_is_refused() {
     let runtime = Runtime::new(config(limits(), None)).unwrap();
-    assert!(loaded(&runtime).is_ok());
+    assert!(loaded(&runtime, &Digests::default()).is_ok());
     let arguments = ["time", "0123", "4294967296", "10", "1000"];
     let program = env!("CARGO_BIN_EXE_guesthouse-compile-module");
     let answer = std::process::Command::new(program)

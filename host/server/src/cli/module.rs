@@ -7,7 +7,7 @@ use crate::model::check;
 use crate::model::modules::from_file;
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use guesthouse_component::{Module, Role};
+use guesthouse_component::{CallContext, Module, Role};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -39,8 +39,9 @@ impl ModuleCommand {
             Self::New(what) => what.run(),
             Self::Check(file) => {
                 let module = from_file(&runtime()?, &file.path)?;
+                let context = CallContext::new("check", 0);
                 print!("{}", describe(&module)?);
-                println!("check     ok: {}", check::call(&module)?.summary);
+                println!("check     ok: {}", check::call(&module, &context)?.summary);
                 Ok(())
             }
         }

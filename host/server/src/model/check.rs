@@ -13,12 +13,12 @@ pub struct Checked {
     pub summary: String,
 }
 
-/// Calls the module as its role demands. Blocks, and must not be called where futures are polled.
+/// Calls the module as its role demands, for whom `context` is. Blocks, and must not be called where futures are polled.
 ///
 /// # Errors
 /// When it traps, goes over a limit or answers nonsense. A refusal in good order is an answer: the guest may be made for
 /// other models than the sample.
-pub fn call(module: &Arc<Module>) -> Result<Checked, ModuleError> {
+pub fn call(module: &Arc<Module>, context: &CallContext) -> Result<Checked, ModuleError> {
     let fail = |what: String| ModuleError::Check {
         name: module.name().to_owned(),
         what,
@@ -38,12 +38,12 @@ pub fn call(module: &Arc<Module>) -> Result<Checked, ModuleError> {
     };
     let answer = match module.role() {
         Role::Graph => Ok(format!("builds {}", builds.join(", "))),
-        Role::Sampler => sampler(module),
+        Role::Sampler => sampler(module, context.clone()),
         Role::Chat => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| fail(error.to_string()))?
-            .block_on(chat(module)),
+            .block_on(chat(module, context.clone())),
     };
     let summary = match answer {
         Ok(summary) => summary,
@@ -55,7 +55,7 @@ pub fn call(module: &Arc<Module>) -> Result<Checked, ModuleError> {
     Ok(Checked { builds, summary })
 }
 
-fn sampler(module: &Arc<Module>) -> Result<String, ComponentError> {
+fn sampler(module: &Arc<Module>, context: CallContext) -> Result<String, ComponentError> {
     let facts = ModelFacts {
         vocab_size: 1000,
         stop_tokens: vec![0],
@@ -67,7 +67,7 @@ fn sampler(module: &Arc<Module>) -> Result<String, ComponentError> {
     let request = r#"{"temperature":0.7,"top_p":0.9}"#;
     let plan = module
         .sampler()?
-        .plan(request, &facts, CallContext::new("check", 0))?
+        .plan(request, &facts, context)?
         .plan;
     Ok(format!(
         "{} stages, then {:?}",
@@ -76,13 +76,11 @@ fn sampler(module: &Arc<Module>) -> Result<String, ComponentError> {
     ))
 }
 
-async fn chat(module: &Arc<Module>) -> Result<String, ComponentError> {
+async fn chat(module: &Arc<Module>, context: CallContext) -> Result<String, ComponentError> {
     let files = vec![("tokenizer_config.json".to_owned(), TEMPLATE.to_owned())];
     let controls = vec![(1, "<|start|>".into()), (2, "<|end|>".into())];
     let chat = module.chat()?;
-    let mut session = chat
-        .open(files, controls, CallContext::new("check", 0))
-        .await?;
+    let mut session = chat.open(files, controls, context).await?;
     let conversation = Conversation {
         messages: r#"[{"role":"user","content":"Hello"}]"#.to_owned(),
         add_generation_prompt: true,

@@ -1,17 +1,26 @@
 //! Modules by name: built in, from a watched folder, or uploaded. They are replaced while models use them.
+//!
+//! - `placing`: how a module gets its name, loses it, and gets an earlier version back;
+//! - `compilations`: how many each tenant may have.
 
-use crate::model::check::{self, Checked};
+mod compilations;
+mod placing;
+
+use crate::model::check::Checked;
+use crate::model::shelf::Shelf;
+use compilations::Compilations;
 use guesthouse_component::{
-    CallContext, ComponentError, Module, Origin, Recorder, Role, RowDraw, Runtime, SamplerThreads,
-    ThreadsConfig, builtin,
+    CallContext, ComponentError, Module, ModuleDigest, Origin, Recorder, Role, RowDraw, Runtime,
+    SamplerThreads, ThreadsConfig, builtin,
 };
 use guesthouse_device::sample::draw_row;
+use guesthouse_tenants::{Registry, Tenant, TenantsError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest name, characters.
 const NAME: usize = 64;
@@ -68,6 +77,46 @@ pub enum ModuleError {
         /// What it did.
         what: String,
     },
+    /// The folder of modules cannot be used, or a file of it is not what it was.
+    #[error("{}: {what}", path.display())]
+    Folder {
+        /// Folder or file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The index cannot be read or written, or does not know the version.
+    #[error(transparent)]
+    Index(#[from] TenantsError),
+    /// Tenants bring chat and sampler modules alone.
+    #[error("'{name}' is a {role} module; tenants may bring chat and sampler modules")]
+    ForbiddenRole {
+        /// Which.
+        name: ModuleName,
+        /// What it is.
+        role: Role,
+    },
+    /// The tenant's modules take too much room.
+    #[error(
+        "with this module, this tenant's modules and their compiled code take {found} bytes on disk, its limit `module_bytes` is {limit}; delete others first"
+    )]
+    Quota {
+        /// Bytes that they would take.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The tenant had too many modules compiled.
+    #[error("this tenant had {limit} modules compiled within an hour, its limit `compilations_per_hour`")]
+    Compilations {
+        /// The limit.
+        limit: u32,
+        /// Until the next is taken.
+        retry_after: Duration,
+    },
+    /// There are no versions here.
+    #[error("this server keeps no versions of modules, as it has no data folder")]
+    NoVersions,
     /// Models use the name for another role.
     #[error(
         "'{name}' is a {live} module, and the new one is a {found} module; take another name, or delete the old one first"
@@ -91,6 +140,53 @@ pub enum Provenance {
     File(PathBuf),
     /// The admin API.
     Upload,
+}
+
+/// Whose modules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModuleOwner {
+    /// The administrator's: they serve everyone.
+    Server,
+    /// A tenant's: they serve it alone.
+    Tenant(Arc<Tenant>),
+}
+
+impl ModuleOwner {
+    /// 0 is the server.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        match self {
+            Self::Server => SERVER,
+            Self::Tenant(tenant) => tenant.number,
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Server => Origin::File,
+            Self::Tenant(_) => Origin::Tenant,
+        }
+    }
+}
+
+/// The server's number among those of tenants.
+const SERVER: u64 = 0;
+
+/// A version of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Counts up from 1.
+    pub number: u64,
+    /// Of its bytes.
+    pub digest: ModuleDigest,
+    /// Its length.
+    pub bytes: u64,
+    /// What it is for.
+    pub role: String,
+    /// When it began to serve, Unix seconds.
+    pub since: u64,
+    /// Whether it serves now.
+    pub live: bool,
 }
 
 /// A module that serves under a name.
@@ -127,19 +223,23 @@ struct Records {
     next: AtomicU64,
 }
 
-/// All modules of a process. Names of live modules are unique; a live module stands before a built-in one of its role
-/// and name.
+/// All modules of a process. Names of live modules are unique within a tenant; its own stand before the server's, and
+/// these before built-in ones of their role and name.
 pub struct ModuleStore {
     runtime: Arc<Runtime>,
     /// Run the samplers that choose tokens.
     samplers: SamplerThreads,
-    live: RwLock<BTreeMap<ModuleName, LiveModule>>,
+    /// By tenant, then name.
+    live: RwLock<BTreeMap<(u64, ModuleName), LiveModule>>,
+    /// Where they outlive the process.
+    shelf: Option<Shelf>,
+    compilations: Compilations,
     rejected: Mutex<BTreeMap<PathBuf, Rejection>>,
     built_in: Mutex<HashMap<(Role, &'static str), LiveModule>>,
     /// Where requests are recorded.
     records: Option<Records>,
-    /// Held while a module is loaded, checked and put in place: later calls win.
-    placing: Mutex<()>,
+    /// Held, for each owner, while a module is loaded, checked and put in place: later calls win.
+    placing: Mutex<HashMap<u64, Arc<Mutex<()>>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -156,7 +256,7 @@ impl ModuleStore {
     /// Only the built-in modules.
     #[must_use]
     pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
-        Self::with_records(runtime, None)
+        Self::build(runtime, None, None)
     }
 
     /// Likewise, with a folder for the guest calls of every request. The runtime's clock should be
@@ -168,10 +268,38 @@ impl ModuleStore {
             begun: now(),
             next: AtomicU64::new(0),
         };
-        Self::with_records(runtime, Some(records))
+        Self::build(runtime, Some(records), None)
     }
 
-    fn with_records(runtime: Arc<Runtime>, records: Option<Records>) -> Arc<Self> {
+    /// The same store with what was brought before, and which keeps what is brought from now on: files in `folder`, an index
+    /// in `registry`. Modules that are damaged or do not load are listed as rejected. Blocks, and must not be called
+    /// where futures are polled.
+    ///
+    /// # Errors
+    /// When the folder or the index cannot be used.
+    pub fn keeping(
+        self: Arc<Self>,
+        registry: Arc<Registry>,
+        folder: &Path,
+    ) -> Result<Arc<Self>, ModuleError> {
+        let shelf = Shelf::open(registry, folder)?;
+        let Ok(mut store) = Arc::try_unwrap(self) else {
+            return Err(ModuleError::Folder {
+                path: folder.to_owned(),
+                what: "the store is in use already".to_owned(),
+            });
+        };
+        store.shelf = Some(shelf);
+        let store = Arc::new(store);
+        store.restore()?;
+        Ok(store)
+    }
+
+    fn build(
+        runtime: Arc<Runtime>,
+        records: Option<Records>,
+        shelf: Option<Shelf>,
+    ) -> Arc<Self> {
         let draw: RowDraw =
             |row, random, position| draw_row(row, random, position).map_err(|e| e.to_string());
         Arc::new(Self {
@@ -179,6 +307,8 @@ impl ModuleStore {
             samplers: SamplerThreads::new(ThreadsConfig::new(draw)),
             live: RwLock::default(),
             rejected: Mutex::default(),
+            shelf,
+            compilations: Compilations::default(),
             built_in: Mutex::default(),
             records,
             placing: Mutex::default(),
@@ -210,68 +340,54 @@ impl ModuleStore {
         &self.samplers
     }
 
-    /// Loads and checks a module, then lets it serve under `name` in place of what did. Blocks, and must not be called
-    /// where futures are polled.
+    /// A server's module; see [`ModuleStore::put_for`].
     ///
     /// # Errors
-    /// When the module does not do. Then what had the name before goes on serving.
+    /// As [`ModuleStore::put_for`].
     pub fn put(
         &self,
         name: &ModuleName,
         bytes: &[u8],
         provenance: Provenance,
     ) -> Result<LiveModule, ModuleError> {
-        let _placing = lock(&self.placing);
-        let module = self.runtime.load(name.as_str(), bytes, Origin::File)?;
-        let checked = check::call(&module)?;
-        let entry = LiveModule {
-            module,
-            checked,
-            provenance,
-            bytes: bytes.len(),
-            since: now(),
-        };
-        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = live.get(name)
-            && old.module.role() != entry.module.role()
-        {
-            return Err(ModuleError::Role {
-                name: name.clone(),
-                live: old.module.role(),
-                found: entry.module.role(),
-            });
-        }
-        live.insert(name.clone(), entry.clone());
-        drop(live);
-        let module = &entry.module;
-        tracing::info!(%name, role = %module.role(), digest = %module.digest(), "a module serves");
-        Ok(entry)
+        self.put_for(&ModuleOwner::Server, name, bytes, provenance)
     }
 
-    /// Takes a name away. Models that use the module keep it; a built-in one of its role and name serves again.
+    /// Takes a server's name away; see [`ModuleStore::remove_for`].
     pub fn remove(&self, name: &ModuleName) -> Option<LiveModule> {
-        let removed = self
-            .live
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(name);
-        if removed.is_some() {
-            tracing::info!(%name, "a module was removed");
-        }
-        removed
+        let removed = self.remove_for(&ModuleOwner::Server, name);
+        removed.unwrap_or_else(|error| {
+            tracing::error!(%name, %error, "a module is not removed");
+            None
+        })
     }
 
-    /// The live module of a name.
+    /// The server's live module of a name.
     #[must_use]
     pub fn get(&self, name: &ModuleName) -> Option<LiveModule> {
-        self.read().get(name).cloned()
+        self.get_for(&ModuleOwner::Server, name)
     }
 
-    /// All live modules, by name.
+    /// An owner's live module of a name.
+    #[must_use]
+    pub fn get_for(&self, owner: &ModuleOwner, name: &ModuleName) -> Option<LiveModule> {
+        self.read().get(&(owner.number(), name.clone())).cloned()
+    }
+
+    /// All live modules of the server, by name.
     #[must_use]
     pub fn live(&self) -> Vec<(ModuleName, LiveModule)> {
+        self.live_of(&ModuleOwner::Server)
+    }
+
+    /// All live modules of an owner, by name.
+    #[must_use]
+    pub fn live_of(&self, owner: &ModuleOwner) -> Vec<(ModuleName, LiveModule)> {
+        let number = owner.number();
         let all = self.read();
-        all.iter().map(|(n, m)| (n.clone(), m.clone())).collect()
+        let own = all.iter().filter(|((of, _), _)| *of == number);
+        own.map(|((_, name), module)| (name.clone(), module.clone()))
+            .collect()
     }
 
     /// Files of the watched folder that were not taken.
@@ -303,6 +419,40 @@ impl ModuleStore {
             Some(guest) => Ok(Some(self.built_in(guest)?.module)),
             None => Ok(None),
         }
+    }
+
+    /// Likewise for a tenant: its own module of the name and role, else the server's, else the built-in one.
+    ///
+    /// # Errors
+    /// When a built-in module does not load.
+    pub fn named_for(
+        &self,
+        tenant: &Tenant,
+        role: Role,
+        name: &str,
+    ) -> Result<Option<Arc<Module>>, ModuleError> {
+        if tenant.number != SERVER
+            && let Ok(own) = ModuleName::parse(name)
+            && let Some(found) = self.read().get(&(tenant.number, own))
+            && found.module.role() == role
+        {
+            return Ok(Some(Arc::clone(&found.module)));
+        }
+        self.named(role, name)
+    }
+
+    /// Names of the modules of a role that a tenant may use, its own too, in order.
+    #[must_use]
+    pub fn names_for(&self, tenant: &Tenant, role: Role) -> Vec<String> {
+        let mut names: BTreeSet<String> = self.names(role).into_iter().collect();
+        if tenant.number != SERVER {
+            let own = self.read();
+            let own = own.iter().filter(|((of, _), module)| {
+                *of == tenant.number && module.module.role() == role
+            });
+            names.extend(own.map(|((_, name), _)| name.to_string()));
+        }
+        names.into_iter().collect()
     }
 
     /// Names of the modules of a role, live ones and built-in ones, in order.
@@ -379,7 +529,7 @@ impl ModuleStore {
         Ok(entry)
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ModuleName, LiveModule>> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<(u64, ModuleName), LiveModule>> {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

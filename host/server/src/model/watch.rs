@@ -42,6 +42,7 @@ impl Watcher {
         // The second look finds everything unchanged.
         watcher.look(store)?;
         watcher.look(store)?;
+        watcher.forget_gone(store);
         Ok(watcher)
     }
 
@@ -73,6 +74,17 @@ impl Watcher {
             .stack_size(4 << 20)
             .spawn(run)?;
         Ok(())
+    }
+
+    /// Files that served when the server last ran, and went meanwhile.
+    fn forget_gone(&self, store: &Arc<ModuleStore>) {
+        for (_, live) in store.live() {
+            if let Provenance::File(path) = &live.provenance
+                && !self.files.contains_key(path)
+            {
+                remove(store, path);
+            }
+        }
     }
 
     fn look(&mut self, store: &Arc<ModuleStore>) -> std::io::Result<()> {
