@@ -8,6 +8,9 @@
 //! | `GET /admin/v1/modules` | live and built-in modules, and files of `--modules` that were not taken |
 //! | `PUT /admin/v1/modules/{name}` | a component, as the body; it serves once it passed its check |
 //! | `GET`, `DELETE /admin/v1/modules/{name}` | one live module |
+//! | `GET /admin/v1/modules/{name}/history` | its versions that are kept |
+//! | `POST /admin/v1/modules/{name}/rollback` | `{"digest": …}`: an earlier version serves again |
+//! | `?tenant=ID` with any of these | a tenant's own modules |
 //! | `GET /admin/v1/models` | loaded models and their modules |
 //! | `POST /admin/v1/models` | load one: [`models::LoadRequest`] |
 //! | `GET`, `DELETE /admin/v1/models/{name}` | one model; its running requests go on to their end |
@@ -19,6 +22,7 @@ mod tests;
 
 use crate::http::{ApiKeys, AppState};
 use crate::model::{LoadOptions, LoadedModel, ModuleStore};
+use crate::modules::ModuleDesk;
 use crate::openai::ApiError;
 use axum::Router;
 use axum::extract::rejection::BytesRejection;
@@ -26,14 +30,12 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 pub use models::LoadRequest;
 
-/// Largest module, bytes; smaller limits of the module's origin are the component crate's.
-const MAX_MODULE: usize = 128 << 20;
 /// Largest body of a load, bytes.
 const MAX_REQUEST: usize = 64 << 10;
 
@@ -44,14 +46,14 @@ pub struct Admin(Arc<Inner>);
 struct Inner {
     state: AppState,
     modules: Arc<ModuleStore>,
+    desk: ModuleDesk,
     /// Of loads that say nothing else.
     options: LoadOptions,
     keys: ApiKeys,
     /// What is known of each loaded model, by id.
     loaded: Mutex<BTreeMap<String, models::Loaded>>,
-    /// One load and one check of a module at a time: both take all that the machine has.
+    /// One load at a time: it takes all that the machine has.
     loading: tokio::sync::Mutex<()>,
-    checking: tokio::sync::Mutex<()>,
 }
 
 impl Admin {
@@ -65,12 +67,12 @@ impl Admin {
     ) -> Self {
         Self(Arc::new(Inner {
             state,
+            desk: ModuleDesk::new(Arc::clone(&modules)),
             modules,
             options,
             keys,
             loaded: Mutex::default(),
             loading: tokio::sync::Mutex::default(),
-            checking: tokio::sync::Mutex::default(),
         }))
     }
 
@@ -85,10 +87,15 @@ pub fn router(admin: Admin) -> Router {
     let modules = get(modules::get)
         .put(modules::put)
         .delete(modules::delete)
-        .layer(DefaultBodyLimit::max(MAX_MODULE));
+        .layer(DefaultBodyLimit::disable());
     Router::new()
         .route("/admin/v1/modules", get(modules::list))
         .route("/admin/v1/modules/{name}", modules)
+        .route("/admin/v1/modules/{name}/history", get(modules::history))
+        .route(
+            "/admin/v1/modules/{name}/rollback",
+            post(modules::roll_back),
+        )
         .route("/admin/v1/models", get(models::list).post(models::load))
         .route(
             "/admin/v1/models/{*name}",

@@ -14,6 +14,7 @@ mod serve;
 mod tests;
 
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -47,19 +48,34 @@ enum Command {
     /// Look at guest modules, or start one of your own.
     #[command(subcommand)]
     Module(module::ModuleCommand),
+    /// Compile a component from standard input; servers start this themselves.
+    #[command(hide = true)]
+    CompileModule(CompileModule),
     /// Check this machine: processor, memory, guests, folders.
     Doctor(doctor::Doctor),
+}
+
+/// Arguments as the server passes them.
+#[derive(Debug, clap::Args)]
+struct CompileModule {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
 /// Runs the command line; the exit code is 0, 1 for a failure, 2 for wrong usage.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Command::CompileModule(c) = &cli.command {
+        // Nothing else first: it limits itself, and its standard error is its parent's.
+        return guesthouse_component::compile_module(&c.arguments);
+    }
     logging(&cli.logs);
     let result = match cli.command {
         Command::Serve(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Sample(c) => c.run(),
+        Command::CompileModule(_) => return ExitCode::FAILURE,
         Command::Replay(c) => return c.run(),
         Command::Chat(c) => c.run(),
         Command::Bench(c) => c.run(),

@@ -7,7 +7,7 @@
 //! - `format` writes updates as chunks, or collects them into whole answers; `sse` frames chunks;
 //! - `routes` holds the handlers; `metrics`, `openapi` and `docs` describe what goes on and what there is.
 //!
-//! It must not know how models are loaded: it sees [`crate::serving`] alone.
+//! It must not know how models are loaded: it sees [`crate::serving`] alone, and [`crate::modules`] for what tenants bring.
 
 mod auth;
 mod body;

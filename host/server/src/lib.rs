@@ -9,6 +9,7 @@
 //! - [`openai`]: request and answer types; unvalidated input stops here
 //! - [`text`]: tokens to text: detokenizer, stop strings, log-probabilities
 //! - [`http`]: routes, streams, metrics, limits
+//! - [`modules`]: modules that tenants and the administrator bring over HTTP
 //! - [`admin`]: modules and models that come and go while others serve
 //! - [`llm`]: models inside a program of one's own
 //! - [`cli`]: the `guesthouse` command
@@ -28,6 +29,7 @@ pub mod cli;
 pub mod http;
 pub mod llm;
 pub mod model;
+pub mod modules;
 pub mod openai;
 pub mod paths;
 pub mod serving;

@@ -45,7 +45,8 @@ fn what_the_child_says_comes_back() {
 
 #[test]
 fn limits_hold_before_the_child_sets_its_own() {
-    let script = "ulimit -v; ulimit -t; ulimit -c; ulimit -n; ulimit -f; env";
+    // What comes on standard input comes after the limits.
+    let script = "cat; ulimit -v; ulimit -t; ulimit -c; ulimit -n; ulimit -f; env";
     let answer = run(&shell(script), b"").unwrap();
     let text = String::from_utf8(answer).unwrap();
     let lines: Vec<_> = text.lines().collect();

@@ -1,6 +1,6 @@
 //! `/admin/v1/models`.
 
-use super::modules::Deleted;
+use crate::modules::Deleted;
 use super::{Admin, MAX_REQUEST, blocking, from_body};
 use crate::model::{
     GuestChoice, LoadFormat, LoadOptions, LoadedModel, ModuleRef, load as load_model,

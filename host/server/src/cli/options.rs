@@ -8,7 +8,7 @@ use crate::serving::GenerationOptions;
 use crate::source::ModelRef;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
-use guesthouse_component::{Clock, Runtime, RuntimeConfig};
+use guesthouse_component::{ChildCompiler, Clock, Compiler, Runtime, RuntimeConfig};
 use guesthouse_device::{CudaDtype, CudaGraphs, Numerics};
 use guesthouse_engine::{LogprobsMode, PrefixCaching};
 use serde::Deserialize;
@@ -336,9 +336,15 @@ fn runtime_config() -> RuntimeConfig {
     };
     RuntimeConfig {
         cache_dir,
+        compiler: Compiler::Child(ChildCompiler::new(OWN_PROGRAM.into(), vec![COMPILE.into()])),
         ..RuntimeConfig::default()
     }
 }
+
+/// This very program, also where its file was replaced since it began.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+/// Its command that compiles one module.
+const COMPILE: &str = "compile-module";
 
 /// The built-in modules.
 pub(super) fn modules() -> Result<Arc<ModuleStore>> {

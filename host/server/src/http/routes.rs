@@ -5,11 +5,12 @@ mod completions;
 mod embeddings;
 mod generate;
 mod models;
+mod modules;
 mod operations;
 mod tokenize;
 
 pub(super) use self::{
-    chat::*, completions::*, embeddings::*, generate::*, models::*, operations::*, tokenize::*,
+    chat::*, completions::*, embeddings::*, generate::*, models::*, modules::*, operations::*, tokenize::*,
 };
 
 use super::auth::check_key;
@@ -32,6 +33,15 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/models", get(list_models))
         // Ids may hold slashes.
         .route("/v1/models/{*model}", get(retrieve_model))
+        .route("/v1/modules", get(list_modules))
+        .route(
+            "/v1/modules/{name}",
+            get(retrieve_module)
+                .put(put_module)
+                .delete(delete_module),
+        )
+        .route("/v1/modules/{name}/history", get(module_history))
+        .route("/v1/modules/{name}/rollback", post(roll_back_module))
         .route("/v1/completions", post(create_completion))
         .route("/v1/chat/completions", post(create_chat_completion))
         .route("/v1/embeddings", post(create_embedding))

@@ -2,6 +2,7 @@
 
 use super::HttpConfig;
 use super::metrics::ModelMetrics;
+use crate::modules::ModuleDesk;
 use crate::openai::{ApiError, ModelFacts};
 use crate::serving::{EmbeddingFacts, ServedModel};
 use guesthouse_engine::{SubmitError, Task};
@@ -28,6 +29,8 @@ impl ModelEntry {
 pub struct AppState {
     models: Arc<RwLock<Arc<[ModelEntry]>>>,
     config: Arc<HttpConfig>,
+    /// Where tenants bring modules, if they can.
+    modules: Option<ModuleDesk>,
 }
 
 impl AppState {
@@ -38,7 +41,21 @@ impl AppState {
         Self {
             models: Arc::new(RwLock::new(entries.collect())),
             config: Arc::new(config),
+            modules: None,
         }
+    }
+
+    /// The same with routes under `/v1/modules`.
+    #[must_use]
+    pub fn with_modules(self, desk: ModuleDesk) -> Self {
+        Self {
+            modules: Some(desk),
+            ..self
+        }
+    }
+
+    pub(super) fn modules(&self) -> Option<&ModuleDesk> {
+        self.modules.as_ref()
     }
 
     pub(super) fn config(&self) -> &HttpConfig {

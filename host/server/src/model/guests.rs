@@ -92,11 +92,11 @@ impl Guests for ModelGuests {
             None => self.sampler.current(),
             Some(name) => self
                 .store
-                .named(Role::Sampler, name)
+                .named_for(&request.scope.tenant, Role::Sampler, name)
                 .map_err(|error| GuestError::Failed(error.to_string()))?
                 .ok_or_else(|| GuestError::UnknownModule {
                     name: name.clone(),
-                    known: self.store.names(Role::Sampler),
+                    known: self.store.names_for(&request.scope.tenant, Role::Sampler),
                 })?,
         };
         let facts = ModelFacts {
@@ -125,6 +125,11 @@ impl Guests for ModelGuests {
 fn context(scope: &RequestScope) -> CallContext {
     CallContext {
         recorder: scope.record.clone(),
+        tenant: match scope.tenant.number {
+            // Nobody in particular pays.
+            0 => "".into(),
+            _ => scope.tenant.id.as_str().into(),
+        },
         ..CallContext::new("", scope.now)
     }
 }

@@ -14,7 +14,7 @@ use guesthouse_component::{
     SamplerThreads, ThreadsConfig, builtin,
 };
 use guesthouse_device::sample::draw_row;
-use guesthouse_tenants::{Registry, Tenant, TenantsError};
+use guesthouse_tenants::{Registry, Tenant, TenantId, TenantsError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -390,7 +390,14 @@ impl ModuleStore {
             .collect()
     }
 
-    /// Files of the watched folder that were not taken.
+    /// A tenant of the registry.
+    #[must_use]
+    pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        let shelf = self.shelf.as_ref()?;
+        shelf.registry.get(id).map(|record| record.tenant)
+    }
+
+    /// Files of the watched folder that were not taken, and modules that were there before and do not load any more.
     #[must_use]
     pub fn rejected(&self) -> Vec<Rejection> {
         lock(&self.rejected).values().cloned().collect()

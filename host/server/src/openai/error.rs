@@ -31,10 +31,26 @@ pub enum ApiError {
         name: String,
     },
     /// No module has this name.
-    #[error("there is no module `{name}`; GET /admin/v1/modules lists those that there are")]
+    #[error("there is no module `{name}`; the list of modules has those that there are")]
     ModuleNotFound {
         /// The name asked for.
         name: String,
+    },
+    /// The key is known, and does not allow this.
+    #[error("{message}")]
+    Forbidden {
+        /// What is not allowed, and who can change it.
+        message: String,
+    },
+    /// Over one of the caller's limits; the text has its numbers.
+    #[error("{message}")]
+    Limited {
+        /// The limit's name.
+        limit: &'static str,
+        /// What was found, and what is allowed.
+        message: String,
+        /// Seconds after which another try makes sense.
+        retry_after: u64,
     },
     /// What is there stands against it.
     #[error("{message}")]
@@ -159,6 +175,8 @@ impl ApiError {
             Self::ContextLength { .. } => "context_length",
             Self::ModelNotFound { .. } => "model_not_found",
             Self::ModuleNotFound { .. } => "module_not_found",
+            Self::Forbidden { .. } => "forbidden",
+            Self::Limited { .. } => "limit_exceeded",
             Self::Conflict { .. } => "conflict",
             Self::NotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
@@ -182,7 +200,9 @@ impl ApiError {
             Self::Invalid { .. } | Self::ContextLength { .. } | Self::BodyRead { .. } => 400,
             Self::Unauthorized => 401,
             Self::ModelNotFound { .. } | Self::ModuleNotFound { .. } | Self::NotFound { .. } => 404,
+            Self::Forbidden { .. } => 403,
             Self::Conflict { .. } => 409,
+            Self::Limited { .. } => 429,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } => 413,
@@ -205,6 +225,7 @@ impl ApiError {
             Self::Invalid { param, .. } => param.clone(),
             Self::ContextLength { param, .. } => Some((*param).to_owned()),
             Self::ModelNotFound { .. } => Some("model".to_owned()),
+            Self::Limited { limit, .. } => Some((*limit).to_owned()),
             _ => None,
         };
         let code = match self {

@@ -370,3 +370,6 @@ fn version(version: ModuleVersion) -> Version {
         live: version.state == ModuleState::Live,
     }
 }
+
+#[cfg(test)]
+mod tests;

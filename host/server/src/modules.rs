@@ -1,0 +1,282 @@
+//! Modules as the HTTP APIs see them: tenants bring, list and take away their own under `/v1/modules`, the administrator
+//! everyone's under `/admin/v1/modules`.
+//!
+//! - [`ModuleDesk`]: what both do;
+//! - `body`: a component on its way from a client to memory;
+//! - `cards`: answers.
+
+mod body;
+mod cards;
+
+use crate::model::ModuleStore;
+use crate::model::store::{ModuleError, ModuleName, ModuleOwner, Provenance};
+use crate::openai::ApiError;
+use axum::body::Body;
+use axum::http::HeaderMap;
+use guesthouse_component::ModuleDigest;
+use guesthouse_tenants::{Tenant, TenantId, TenantsError};
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use cards::{Deleted, ModuleCard, ModuleHistory, ModuleList, VersionCard};
+
+/// Largest module of a tenant, bytes.
+pub const TENANT_BYTES: u64 = 32 << 20;
+/// Largest module of the administrator's, bytes.
+pub const ADMIN_BYTES: u64 = 128 << 20;
+
+/// Which version is to serve again.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rollback {
+    /// 64 hexadecimal digits, with or without `sha256:`.
+    pub digest: String,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct ModuleDesk(Arc<Desk>);
+
+struct Desk {
+    store: Arc<ModuleStore>,
+    /// Tenants' numbers, while they bring a module.
+    bringing: Mutex<HashSet<u64>>,
+}
+
+/// Ends an upload.
+struct Bringing<'a> {
+    desk: &'a Desk,
+    tenant: u64,
+}
+
+impl Drop for Bringing<'_> {
+    fn drop(&mut self) {
+        self.desk.lock().remove(&self.tenant);
+    }
+}
+
+impl Desk {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+        self.bringing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One upload of each owner at once, its compilation included.
+    fn begin(&self, owner: &ModuleOwner) -> Result<Bringing<'_>, ApiError> {
+        let tenant = owner.number();
+        if !self.lock().insert(tenant) {
+            return Err(ApiError::Limited {
+                limit: "concurrent_uploads",
+                message: "a module is being brought already; bring one at a time".to_owned(),
+                retry_after: 1,
+            });
+        }
+        Ok(Bringing { desk: self, tenant })
+    }
+}
+
+impl ModuleDesk {
+    /// Works on this store.
+    #[must_use]
+    pub fn new(store: Arc<ModuleStore>) -> Self {
+        Self(Arc::new(Desk {
+            store,
+            bringing: Mutex::default(),
+        }))
+    }
+
+    /// The tenant whose own modules a request is about.
+    ///
+    /// # Errors
+    /// When its policy does not let it bring modules.
+    pub fn uploader(&self, tenant: &Arc<Tenant>) -> Result<ModuleOwner, ApiError> {
+        if !tenant.policy.uploads || tenant.number == 0 {
+            return Err(ApiError::Forbidden {
+                message: "this key's tenant may not bring modules; the administrator can let it (`uploads` of its policy)"
+                    .to_owned(),
+            });
+        }
+        Ok(ModuleOwner::Tenant(Arc::clone(tenant)))
+    }
+
+    /// Whose modules the administrator means: a tenant's, or the server's.
+    ///
+    /// # Errors
+    /// When there is no such tenant.
+    pub fn owner(&self, tenant: Option<&str>) -> Result<ModuleOwner, ApiError> {
+        let Some(text) = tenant else {
+            return Ok(ModuleOwner::Server);
+        };
+        let id = TenantId::parse(text);
+        let id = id.map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
+        let found = self.0.store.tenant(&id);
+        found.map(ModuleOwner::Tenant).ok_or_else(|| {
+            ApiError::invalid("tenant", TenantsError::Unknown { id }.to_string())
+        })
+    }
+
+    /// Takes a component from a request's body; it serves once it passed its checks. Goes on to its end when the client
+    /// leaves after its last byte.
+    ///
+    /// # Errors
+    /// When the module does not do; what had its name before serves on.
+    pub async fn put(
+        &self,
+        owner: ModuleOwner,
+        name: &str,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<ModuleCard, ApiError> {
+        let name = parse(name)?;
+        let limit = match owner {
+            ModuleOwner::Server => ADMIN_BYTES,
+            ModuleOwner::Tenant(_) => TENANT_BYTES,
+        };
+        body::check(headers, limit)?;
+        let desk = self.clone();
+        let bringing = desk.0.begin(&owner)?;
+        let mut file = body::receive(body, limit).await?;
+        // The turn is handed to the work, which goes on when this future is dropped.
+        std::mem::forget(bringing);
+        let desk = self.clone();
+        blocking(move || {
+            let _bringing = Bringing {
+                desk: &desk.0,
+                tenant: owner.number(),
+            };
+            let bytes = body::read(&mut file)?;
+            drop(file);
+            let placed = desk.0.store.put_for(&owner, &name, &bytes, Provenance::Upload);
+            placed.map(|live| cards::card(&name, live)).map_err(refused)
+        })
+        .await?
+    }
+
+    /// One live module.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub fn get(&self, owner: &ModuleOwner, name: &str) -> Result<ModuleCard, ApiError> {
+        let name = parse(name)?;
+        match self.0.store.get_for(owner, &name) {
+            Some(live) => Ok(cards::card(&name, live)),
+            None => Err(unknown(&name)),
+        }
+    }
+
+    /// An owner's live modules; for the server also built-in ones, and files that were not taken.
+    #[must_use]
+    pub fn list(&self, owner: &ModuleOwner) -> ModuleList {
+        cards::list(&self.0.store, owner)
+    }
+
+    /// Takes a live module away.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub async fn delete(&self, owner: ModuleOwner, name: &str) -> Result<Deleted, ApiError> {
+        let name = parse(name)?;
+        let store = Arc::clone(&self.0.store);
+        blocking(move || match store.remove_for(&owner, &name) {
+            Ok(Some(_)) => Ok(Deleted::module(name.as_str())),
+            Ok(None) => Err(unknown(&name)),
+            Err(error) => Err(refused(error)),
+        })
+        .await?
+    }
+
+    /// The versions of a name that are kept.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub async fn history(&self, owner: ModuleOwner, name: &str) -> Result<ModuleHistory, ApiError> {
+        let name = parse(name)?;
+        let store = Arc::clone(&self.0.store);
+        blocking(move || {
+            let versions = store.history(&owner, &name).map_err(refused)?;
+            if versions.is_empty() {
+                return Err(unknown(&name));
+            }
+            Ok(cards::history(&name, versions))
+        })
+        .await?
+    }
+
+    /// Lets an earlier version serve again.
+    ///
+    /// # Errors
+    /// When it is not kept, or does not load any more.
+    pub async fn roll_back(
+        &self,
+        owner: ModuleOwner,
+        name: &str,
+        request: Rollback,
+    ) -> Result<ModuleCard, ApiError> {
+        let name = parse(name)?;
+        let text = request.digest.as_str();
+        let digest = ModuleDigest::parse(text.strip_prefix("sha256:").unwrap_or(text));
+        let digest = digest.ok_or_else(|| {
+            ApiError::invalid("digest", "expected sha256: and 64 hexadecimal digits, as the history has them")
+        })?;
+        let desk = self.clone();
+        blocking(move || {
+            let _bringing = desk.0.begin(&owner)?;
+            let placed = desk.0.store.roll_back(&owner, &name, digest);
+            placed.map(|live| cards::card(&name, live)).map_err(refused)
+        })
+        .await?
+    }
+}
+
+fn parse(name: &str) -> Result<ModuleName, ApiError> {
+    ModuleName::parse(name).map_err(|error| ApiError::invalid("name", error.to_string()))
+}
+
+fn unknown(name: &ModuleName) -> ApiError {
+    ApiError::ModuleNotFound {
+        name: name.to_string(),
+    }
+}
+
+/// Why a module was not taken, for whoever brought it. Paths of the server's are for its log.
+fn refused(error: ModuleError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        ModuleError::Role { .. } => ApiError::Conflict { message },
+        ModuleError::ForbiddenRole { .. } => ApiError::Forbidden { message },
+        ModuleError::Quota { .. } => ApiError::Limited {
+            limit: "module_bytes",
+            message,
+            retry_after: 60,
+        },
+        ModuleError::Compilations { retry_after, .. } => ApiError::Limited {
+            limit: "compilations_per_hour",
+            message,
+            retry_after: retry_after.as_secs() + 1,
+        },
+        ModuleError::Index(TenantsError::UnknownVersion { .. }) => {
+            ApiError::invalid("digest", message)
+        }
+        ModuleError::Folder { .. } | ModuleError::Index(_) => {
+            tracing::error!(error = message, "modules cannot be kept");
+            ApiError::Unavailable {
+                message: "modules cannot be kept or read at the moment; the server's log has the cause".to_owned(),
+            }
+        }
+        _ => ApiError::Invalid {
+            param: None,
+            message,
+        },
+    }
+}
+
+/// Runs work that blocks; it goes on when its client leaves.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| ApiError::Internal {
+            message: format!("a worker thread failed: {error}"),
+        })
+}
