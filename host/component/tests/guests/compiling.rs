@@ -105,23 +105,30 @@ fn a_child_compiles_and_its_code_is_kept() {
     assert!(!files[0].exists());
 }
 
-/// A valid sampler's component whose one function has so many multiplications, all of which depend on each other and on
-/// values that live to the end.
-fn bomb(operations: usize) -> Vec<u8> {
+/// A valid sampler's component whose one function is a loop over so many branches. Each changes eight of two hundred values,
+/// all of which live to the end, so that registers must be found for all of them everywhere.
+fn bomb(branches: usize) -> Vec<u8> {
     let mut body = String::new();
-    for i in 0..operations {
-        let (from, other, to) = (i % 200, (i * 7 + 3) % 200, (i * 13 + 5) % 200);
-        body.push_str(&format!(
-            "local.get {from} local.get {other} i64.mul local.set {to}\n"
-        ));
-        if i % 50 == 0 {
-            body.push_str(&format!("local.get {to} i64.eqz br_if 0\n"));
+    for i in 0..branches {
+        body.push_str(&format!("local.get {} i32.wrap_i64 if ", i % 200));
+        for j in 0..8 {
+            let (from, other, to) = ((i + j) % 200, (i * 7 + j) % 200, (i * 13 + j) % 200);
+            body.push_str(&format!(
+                "local.get {from} local.get {other} i64.mul local.set {to} "
+            ));
         }
+        body.push_str("end\n");
     }
+    let sum: String = (0..200)
+        .map(|i| format!("global.get 0 local.get {i} i64.add global.set 0 "))
+        .collect();
     let locals = "i64 ".repeat(200);
     wat::parse_str(format!(
         r#"(component
-            (core module (func (local {locals}) block {body} end))
+            (core module
+                (global (mut i64) (i64.const 1))
+                (func (export "f") (local {locals})
+                    loop {body} local.get 0 i64.eqz br_if 0 end {sum}))
             (instance $i)
             (export "guesthouse:sampling/plan@0.1.0" (instance $i)))"#
     ))
@@ -139,7 +146,7 @@ fn refused(limits: CompileLimits, bytes: &[u8], label: &str, words: &str) {
 
 #[test]
 fn bombs_end_at_their_limits() {
-    let bomb = bomb(300_000);
+    let bomb = bomb(30_000);
     let cpu = CompileLimits {
         cpu: Duration::from_secs(1),
         ..limits()
