@@ -55,7 +55,9 @@ impl CodeDigests for Beside<'_> {
     fn set(&self, module: &ModuleDigest, _: &str, code: CodeDigest) -> Result<(), String> {
         let text = format!("{} {}", hex(&code.sha256), code.bytes);
         let path = sum_path(&self.0.path(module));
-        self.0.write(&path, text.as_bytes()).map_err(|e| e.to_string())
+        self.0
+            .write(&path, text.as_bytes())
+            .map_err(|e| e.to_string())
     }
 }
 

@@ -199,7 +199,8 @@ impl ChildCompiler {
                 limit: self.limits.wall,
             })
         };
-        let broken = |error: std::io::Error| Judged::Failure(CompileFailure::Start(error.to_string()));
+        let broken =
+            |error: std::io::Error| Judged::Failure(CompileFailure::Start(error.to_string()));
         let said = pipes::converse(child, bytes, self.limits.output, end).map_err(broken)?;
         match &said {
             pipes::Said::All { .. } => {}

@@ -221,18 +221,24 @@ impl Counts {
                 "its number of core imports and exports",
                 CORE_NAMES,
             ),
-            Payload::GlobalSection(s) => {
-                (&mut self.globals, s.count(), "its number of globals", GLOBALS)
-            }
+            Payload::GlobalSection(s) => (
+                &mut self.globals,
+                s.count(),
+                "its number of globals",
+                GLOBALS,
+            ),
             Payload::MemorySection(s) => (
                 &mut self.memories,
                 s.count(),
                 "its number of memories",
                 MEMORIES,
             ),
-            Payload::TableSection(s) => {
-                (&mut self.tables, s.count(), "its number of tables", MEMORIES)
-            }
+            Payload::TableSection(s) => (
+                &mut self.tables,
+                s.count(),
+                "its number of tables",
+                MEMORIES,
+            ),
             Payload::ElementSection(s) => (
                 &mut self.elements,
                 s.count(),
@@ -268,7 +274,12 @@ impl Counts {
 const ITEMS: &str = "its number of aliases, instances and canonical functions";
 
 fn short(module: &str, name: &str) -> Result<(), ComponentError> {
-    at_most(module, "the length of one of its names", name.len() as u64, NAME_BYTES)
+    at_most(
+        module,
+        "the length of one of its names",
+        name.len() as u64,
+        NAME_BYTES,
+    )
 }
 
 fn malformed(module: &str, error: &wasmparser::BinaryReaderError) -> ComponentError {

@@ -11,9 +11,7 @@ use crate::compiler::{Compiler, Gate, Job};
 use crate::linkers::Linkers;
 use crate::store::Budget;
 use crate::ticker::Ticker;
-use crate::{
-    ComponentError, Module, ModuleDigest, Origin, Role, RuntimeConfig, engine, precheck,
-};
+use crate::{ComponentError, Module, ModuleDigest, Origin, Role, RuntimeConfig, engine, precheck};
 
 /// One per process: engine, ticker, linkers, pools, compiled-code cache.
 pub struct Runtime {

@@ -110,9 +110,9 @@ impl ModuleDesk {
         let id = TenantId::parse(text);
         let id = id.map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
         let found = self.0.store.tenant(&id);
-        found.map(ModuleOwner::Tenant).ok_or_else(|| {
-            ApiError::invalid("tenant", TenantsError::Unknown { id }.to_string())
-        })
+        found
+            .map(ModuleOwner::Tenant)
+            .ok_or_else(|| ApiError::invalid("tenant", TenantsError::Unknown { id }.to_string()))
     }
 
     /// Takes a component from a request's body; it serves once it passed its checks. Goes on to its end when the client
@@ -146,7 +146,10 @@ impl ModuleDesk {
             };
             let bytes = body::read(&mut file)?;
             drop(file);
-            let placed = desk.0.store.put_for(&owner, &name, &bytes, Provenance::Upload);
+            let placed = desk
+                .0
+                .store
+                .put_for(&owner, &name, &bytes, Provenance::Upload);
             placed.map(|live| cards::card(&name, live)).map_err(refused)
         })
         .await?
@@ -216,7 +219,10 @@ impl ModuleDesk {
         let text = request.digest.as_str();
         let digest = ModuleDigest::parse(text.strip_prefix("sha256:").unwrap_or(text));
         let digest = digest.ok_or_else(|| {
-            ApiError::invalid("digest", "expected sha256: and 64 hexadecimal digits, as the history has them")
+            ApiError::invalid(
+                "digest",
+                "expected sha256: and 64 hexadecimal digits, as the history has them",
+            )
         })?;
         let desk = self.clone();
         blocking(move || {
@@ -260,7 +266,9 @@ fn refused(error: ModuleError) -> ApiError {
         ModuleError::Folder { .. } | ModuleError::Index(_) => {
             tracing::error!(error = message, "modules cannot be kept");
             ApiError::Unavailable {
-                message: "modules cannot be kept or read at the moment; the server's log has the cause".to_owned(),
+                message:
+                    "modules cannot be kept or read at the moment; the server's log has the cause"
+                        .to_owned(),
             }
         }
         _ => ApiError::Invalid {

@@ -76,8 +76,7 @@ fn run(arguments: &[OsString]) -> Result<(), (u8, String)> {
     })?;
     // Before anything of the module is read.
     for (resource, limit) in limits(&options.limits) {
-        setrlimit(resource, limit)
-            .map_err(|error| broken("a limit cannot be set", &error))?;
+        setrlimit(resource, limit).map_err(|error| broken("a limit cannot be set", &error))?;
     }
     nice(19).map_err(|error| broken("the priority cannot be lowered", &error))?;
     let mut bytes = Vec::new();

@@ -35,7 +35,10 @@ pub(super) fn converse(
 ) -> io::Result<Said> {
     let closed = || io::Error::other("a pipe to the compiler is missing");
     let mut input = child.stdin.take().ok_or_else(closed)?;
-    let code = reader(child.stdout.take().ok_or_else(closed)?, most.saturating_add(1))?;
+    let code = reader(
+        child.stdout.take().ok_or_else(closed)?,
+        most.saturating_add(1),
+    )?;
     let words = reader(child.stderr.take().ok_or_else(closed)?, WORDS as u64)?;
     std::thread::scope(|scope| {
         let writing = Builder::new().name("compiler-input".into());

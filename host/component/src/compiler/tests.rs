@@ -52,19 +52,42 @@ fn limits_hold_before_the_child_sets_its_own() {
     let lines: Vec<_> = text.lines().collect();
     // Kibibytes of memory, seconds, no core dumps, files, blocks; then what the shell sets itself.
     assert_eq!(lines[..5], ["1048576", "1", "0", "16", "0"]);
-    assert!(lines[5..].iter().all(|line| line.starts_with("PWD=")), "{text}");
+    assert!(
+        lines[5..].iter().all(|line| line.starts_with("PWD=")),
+        "{text}"
+    );
 }
 
 #[test]
 fn every_end_has_its_words() {
-    fails("cat >/dev/null; echo 'bad br' >&2; exit 2", b"x", "compile", "cannot be compiled: bad br");
-    fails("echo lost >&2; exit 7", b"", "compile_ended", "(exit status: 7): lost");
-    fails("while :; do :; done", b"", "compile_cpu", "more than 1 s of processor time");
+    fails(
+        "cat >/dev/null; echo 'bad br' >&2; exit 2",
+        b"x",
+        "compile",
+        "cannot be compiled: bad br",
+    );
+    fails(
+        "echo lost >&2; exit 7",
+        b"",
+        "compile_ended",
+        "(exit status: 7): lost",
+    );
+    fails(
+        "while :; do :; done",
+        b"",
+        "compile_cpu",
+        "more than 1 s of processor time",
+    );
     fails("exit 3", b"", "compile_output", "MiB of code");
     fails("yes", &vec![0; 1 << 20], "compile_output", "MiB of code");
     let words = "memory allocation of 64 bytes failed";
     let script = format!("echo '{words}' >&2; kill -ABRT $$");
-    fails(&script, b"", "compile_memory", "more than 1024 MiB of memory");
+    fails(
+        &script,
+        b"",
+        "compile_memory",
+        "more than 1024 MiB of memory",
+    );
     fails("kill -SEGV $$", b"", "compile_ended", "SIGSEGV");
     let missing = ChildCompiler::new("/no/such/program".into(), Vec::new());
     assert_eq!(run(&missing, b"").unwrap_err().label(), "compile_start");
@@ -76,7 +99,13 @@ fn a_child_that_takes_too_long_ends_with_all_it_started() {
     let file = folder.path().join("pids");
     // No file may be written: the number of the grandchild comes by standard error's only reader, which is gone.
     let fifo = file.display().to_string();
-    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
     let script = format!("sleep 1000 & echo $! >{fifo}; sleep 1000");
     let compiler = ChildCompiler {
         limits: CompileLimits {

@@ -106,13 +106,19 @@ fn too_large(core: &str, what: &str) {
 fn what_makes_compilers_slow_is_bounded() {
     let many = |item: &str, n: usize| item.repeat(n);
     too_large(&many("(type (func))", 200_001), "number of types");
-    too_large(&many("(global i32 (i32.const 0))", 200_001), "number of globals");
+    too_large(
+        &many("(global i32 (i32.const 0))", 200_001),
+        "number of globals",
+    );
     too_large(&many("(data \"\")", 100_001), "number of data segments");
     too_large(&many("(elem func)", 100_001), "number of element segments");
     too_large(&many("(table 0 funcref)", 1_001), "number of tables");
     let long = format!("(func) (export \"{}\" (func 0))", "x".repeat(5000));
     too_large(&long, "length of one of its names");
-    too_large(&format!("(func (local {}))", many("i32 ", 20_001)), "the locals");
+    too_large(
+        &format!("(func (local {}))", many("i32 ", 20_001)),
+        "the locals",
+    );
     let deep = format!("(func {} {})", many("block ", 5_000), many("end ", 5_000));
     too_large(&deep, "depth of its blocks");
     let table = format!("(func i32.const 0 br_table {})", many("0 ", 20_002));

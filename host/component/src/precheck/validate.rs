@@ -81,7 +81,12 @@ fn function(
         let operator = operators.read().map_err(|e| refuse(&e))?;
         if let Operator::BrTable { targets } = &operator {
             let targets = u64::from(targets.len());
-            at_most(module, "the targets of one of its br_table", targets, TARGETS)?;
+            at_most(
+                module,
+                "the targets of one of its br_table",
+                targets,
+                TARGETS,
+            )?;
         }
         validator.op(offset, &operator).map_err(|e| refuse(&e))?;
         let blocks = u64::from(validator.control_stack_height());

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use guesthouse_component::{
-    ChildCompiler, CodeDigest, CodeDigests, CodeSource, CompileLimits, Compiler, ComponentError, ModelFacts,
-    ModuleDigest, Origin, PoolSizes, Runtime, RuntimeConfig,
+    ChildCompiler, CodeDigest, CodeDigests, CodeSource, CompileLimits, Compiler, ComponentError,
+    ModelFacts, ModuleDigest, Origin, PoolSizes, Runtime, RuntimeConfig,
 };
 
 use crate::common::{bytes, context};
@@ -166,7 +166,12 @@ fn bombs_end_at_their_limits() {
         output: 1000,
         ..limits()
     };
-    refused(output, &bytes("hostile_sampler"), "compile_output", "MiB of code");
+    refused(
+        output,
+        &bytes("hostile_sampler"),
+        "compile_output",
+        "MiB of code",
+    );
 }
 
 #[test]

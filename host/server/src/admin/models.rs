@@ -1,10 +1,10 @@
 //! `/admin/v1/models`.
 
-use crate::modules::Deleted;
 use super::{Admin, MAX_REQUEST, blocking, from_body};
 use crate::model::{
     GuestChoice, LoadFormat, LoadOptions, LoadedModel, ModuleRef, load as load_model,
 };
+use crate::modules::Deleted;
 use crate::openai::ApiError;
 use crate::serving::ServedModel;
 use crate::source::ModelRef;

@@ -82,8 +82,9 @@ pub(super) async fn roll_back(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ModuleCard>, ApiError> {
     let body = body.map_err(|error| super::from_body(&error, super::MAX_REQUEST))?;
-    let request: Rollback = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::invalid("digest", format!("the body is no rollback: {error}")))?;
+    let request: Rollback = serde_json::from_slice(&body).map_err(|error| {
+        ApiError::invalid("digest", format!("the body is no rollback: {error}"))
+    })?;
     let desk = &admin.0.desk;
     let owner = desk.owner(whose(asked)?.as_deref())?;
     desk.roll_back(owner, &name, request).await.map(Json)

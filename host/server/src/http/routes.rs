@@ -10,7 +10,8 @@ mod operations;
 mod tokenize;
 
 pub(super) use self::{
-    chat::*, completions::*, embeddings::*, generate::*, models::*, modules::*, operations::*, tokenize::*,
+    chat::*, completions::*, embeddings::*, generate::*, models::*, modules::*, operations::*,
+    tokenize::*,
 };
 
 use super::auth::check_key;
@@ -36,9 +37,7 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/modules", get(list_modules))
         .route(
             "/v1/modules/{name}",
-            get(retrieve_module)
-                .put(put_module)
-                .delete(delete_module),
+            get(retrieve_module).put(put_module).delete(delete_module),
         )
         .route("/v1/modules/{name}/history", get(module_history))
         .route("/v1/modules/{name}/rollback", post(roll_back_module))

@@ -65,10 +65,7 @@ fn sampler(module: &Arc<Module>, context: CallContext) -> Result<String, Compone
         choices: 1,
     };
     let request = r#"{"temperature":0.7,"top_p":0.9}"#;
-    let plan = module
-        .sampler()?
-        .plan(request, &facts, context)?
-        .plan;
+    let plan = module.sampler()?.plan(request, &facts, context)?.plan;
     Ok(format!(
         "{} stages, then {:?}",
         plan.stages.len(),

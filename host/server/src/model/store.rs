@@ -107,7 +107,9 @@ pub enum ModuleError {
         limit: u64,
     },
     /// The tenant had too many modules compiled.
-    #[error("this tenant had {limit} modules compiled within an hour, its limit `compilations_per_hour`")]
+    #[error(
+        "this tenant had {limit} modules compiled within an hour, its limit `compilations_per_hour`"
+    )]
     Compilations {
         /// The limit.
         limit: u32,
@@ -295,11 +297,7 @@ impl ModuleStore {
         Ok(store)
     }
 
-    fn build(
-        runtime: Arc<Runtime>,
-        records: Option<Records>,
-        shelf: Option<Shelf>,
-    ) -> Arc<Self> {
+    fn build(runtime: Arc<Runtime>, records: Option<Records>, shelf: Option<Shelf>) -> Arc<Self> {
         let draw: RowDraw =
             |row, random, position| draw_row(row, random, position).map_err(|e| e.to_string());
         Arc::new(Self {
@@ -454,9 +452,9 @@ impl ModuleStore {
         let mut names: BTreeSet<String> = self.names(role).into_iter().collect();
         if tenant.number != SERVER {
             let own = self.read();
-            let own = own.iter().filter(|((of, _), module)| {
-                *of == tenant.number && module.module.role() == role
-            });
+            let own = own
+                .iter()
+                .filter(|((of, _), module)| *of == tenant.number && module.module.role() == role);
             names.extend(own.map(|((_, name), _)| name.to_string()));
         }
         names.into_iter().collect()

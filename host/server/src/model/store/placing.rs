@@ -110,7 +110,10 @@ impl ModuleStore {
         };
         self.pruned(shelf.place(number, &version));
         let live = shelf.registry.modules(number)?;
-        if !live.iter().any(|m| m.name == version.name && m.digest == version.digest) {
+        if !live
+            .iter()
+            .any(|m| m.name == version.name && m.digest == version.digest)
+        {
             // Pruning may fail and be made up for; the index must have it.
             shelf.registry.place_module(number, &version)?;
         }
@@ -133,7 +136,8 @@ impl ModuleStore {
         match owner {
             ModuleOwner::Tenant(tenant) if !compiled => {
                 let limit = tenant.policy.quotas.compilations_per_hour;
-                self.compilations.begin(tenant.number, limit, Instant::now())
+                self.compilations
+                    .begin(tenant.number, limit, Instant::now())
             }
             _ => Ok(()),
         }
@@ -237,14 +241,19 @@ impl ModuleStore {
         let bytes = shelf.read(digest)?;
         let role = self.runtime.role(name.as_str(), &bytes, owner.origin())?;
         self.fits(owner, name, role)?;
-        self.may_compile(owner, self.runtime.is_compiled(&digest, &shelf.records(number)))?;
+        self.may_compile(
+            owner,
+            self.runtime.is_compiled(&digest, &shelf.records(number)),
+        )?;
         let module = self.load(shelf, owner, name, &bytes)?;
         let checked = match owner {
             ModuleOwner::Server => check::call(&module, &context(owner))?,
             ModuleOwner::Tenant(_) => checked_before(),
         };
         let since = now();
-        shelf.registry.roll_back(number, name.as_str(), wanted, since)?;
+        shelf
+            .registry
+            .roll_back(number, name.as_str(), wanted, since)?;
         self.pruned(shelf.prune(number, name.as_str()));
         let entry = LiveModule {
             module,

@@ -192,7 +192,10 @@ fn what_is_refused_leaves_nothing_behind() {
 
     let graph = builtin::find(Role::Graph, "llama").unwrap().bytes;
     let error = upload(graph).unwrap_err();
-    assert!(matches!(error, ModuleError::ForbiddenRole { .. }), "{error}");
+    assert!(
+        matches!(error, ModuleError::ForbiddenRole { .. }),
+        "{error}"
+    );
     let chat = builtin::find(Role::Chat, "chatml").unwrap().bytes;
     let error = upload(chat).unwrap_err();
     assert!(matches!(error, ModuleError::Role { .. }), "{error}");
