@@ -1,22 +1,28 @@
 //! Gives places to waiting sequences, in order.
 
+use crate::fair;
 use crate::prefix_cache::{Hit, by_length, extend_keys};
 use crate::sequence::{Phase, Place, PromptScores, Sequence, Table};
 use crate::state::State;
 use crate::stepping::group::{self, Share};
-use crate::{Event, GroupInfo, GroupKind, SequenceId, preempt};
+use crate::{Event, GroupInfo, GroupKind, SequenceId, preempt, quota};
 
 /// Admits from the head of the queue while slots and blocks suffice.
 ///
 /// A sequence is admitted when the blocks of its known tokens are available beyond those that running sequences still
 /// need for theirs; or unconditionally when nothing else runs. Branches of a group are admitted together.
 pub(crate) fn admit(state: &mut State) {
-    while let Some((_, &id)) = state.waiting.first_key_value() {
+    quota::settle(state);
+    while let Some((order, id)) = fair::head(state) {
         match find_room(state, id) {
-            Room::There(hit) => place(state, id, hit),
+            Room::There(hit) => {
+                fair::begin(state, id);
+                place(state, id, hit);
+            }
             Room::Later => return,
             Room::Lacking => {
-                if let Some(victim) = group::makes_room(state, id) {
+                let victim = group::makes_room(state, id).or_else(|| fair::yields(state, order));
+                if let Some(victim) = victim {
                     preempt::preempt(state, victim);
                 }
                 return;
@@ -70,8 +76,16 @@ fn has_free_places(state: &State, wanted: usize) -> bool {
 
 /// For all of a group that wait.
 fn has_slots(state: &State, id: SequenceId) -> bool {
+    has_free_places(
+        state,
+        slots_of_group(state, id) + fair::kept_free(state, id),
+    )
+}
+
+/// For a sequence that waits and all of its group that do.
+pub(crate) fn slots_of_group(state: &State, id: SequenceId) -> usize {
     let waiting = group::waiting(state, id);
-    has_free_places(state, waiting.into_iter().map(slots_wanted).sum())
+    waiting.into_iter().map(slots_wanted).sum()
 }
 
 /// Its own, and one per fork (none fork where nothing is generated).
@@ -139,7 +153,7 @@ fn has_blocks(state: &State, id: SequenceId, hit: &Hit) -> bool {
 }
 
 /// Blocks of one group that a sequence holds when its known tokens and the next are computed.
-fn blocks_wanted(state: &State, sequence: &Sequence, info: GroupInfo) -> usize {
+pub(crate) fn blocks_wanted(state: &State, sequence: &Sequence, info: GroupInfo) -> usize {
     let chunk = state.limits.max_step_tokens();
     state
         .limits
@@ -177,11 +191,14 @@ fn place(state: &mut State, id: SequenceId, hit: Hit) {
         history: None,
     });
     let (request, prompt_tokens) = (sequence.request, sequence.prompt_len);
+    let tenant = sequence.order.tenant;
     let looked_up = state.cache.is_enabled() && matches!(sequence.scores, PromptScores::Done);
     if let Some(active) = state.requests.get_mut(&request)
         && !active.started
     {
         active.started = true;
+        let fresh = prompt_tokens.saturating_sub(hit.tokens);
+        state.shares.prefills(tenant, fresh);
         state.stats.prompt_tokens += u64::from(prompt_tokens);
         if looked_up {
             state.stats.prefix_cache_queries += u64::from(prompt_tokens);

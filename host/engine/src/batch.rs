@@ -39,12 +39,10 @@ pub(crate) fn build(state: &mut State, advances: Vec<Advance>) -> StepPlan {
     let mut decodes = 0;
     for advance in advances {
         state.stats.step_tokens += u64::from(advance.len);
-        decodes += u64::from(
-            state
-                .sequences
-                .get(&advance.sequence)
-                .is_some_and(Sequence::decodes),
-        );
+        if let Some(sequence) = state.sequences.get(&advance.sequence) {
+            decodes += u64::from(sequence.decodes());
+            state.shares.charge(sequence.order.tenant, advance.len);
+        }
         draft.row(state, advance);
     }
     state.stats.steps += 1;
@@ -100,6 +98,7 @@ impl Draft {
             scores_prompt: prompt_logprobs.is_some(),
         });
         sequence.in_flight += 1;
+        sequence.advanced = self.plan.ticket.0 + 1;
         sequence.computed = end;
         if end == sequence.len() + drafts && sequence.wants_sample() {
             for back in (0..=drafts).rev() {
@@ -286,6 +285,7 @@ pub(crate) fn fork(
         unknown: 0,
         void: 0,
         last_sample: None,
+        advanced: leader.advanced,
         in_flight: 0,
         phase: Phase::Running,
         preempted: false,

@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::stepping::{Clock, Guests};
 use crate::{
     Attachments, EngineConfig, EngineError, Executor, Request, RequestId, Stats, SubmitError,
-    admit, batch, collect, integrity, speculate, stepping,
+    TenantShare, admit, batch, collect, integrity, speculate, stepping,
 };
 use std::sync::Arc;
 
@@ -161,13 +161,13 @@ impl<E: Executor> Engine<E> {
             self.stalls + 1
         };
         if self.stalls > 3 {
-            let mut queued = self
-                .state
-                .running
-                .values()
-                .chain(self.state.waiting.values());
-            let first = queued
-                .next()
+            let State {
+                running, waiting, ..
+            } = &self.state;
+            let first = running
+                .first_key_value()
+                .or(waiting.first_key_value())
+                .map(|(_, id)| id)
                 .and_then(|id| self.state.sequences.get(id))
                 .map(|sequence| sequence.request);
             if let Some(request) = first {
@@ -208,6 +208,26 @@ impl<E: Executor> Engine<E> {
             blocks_used: self.state.pool.used(),
             ..self.state.stats
         }
+    }
+
+    /// What each tenant runs, waits for and has used, by number; those with nothing left for a while are left out.
+    #[must_use]
+    pub fn shares(&self) -> Vec<TenantShare> {
+        let mut shares = Vec::new();
+        self.report_shares(&mut shares);
+        shares
+    }
+
+    /// [`Engine::shares`] in place of what is there.
+    pub(crate) fn report_shares(&self, shares: &mut Vec<TenantShare>) {
+        shares.clear();
+        let tenants = self.state.shares.tokens();
+        shares.extend(tenants.map(|(tenant, tokens)| TenantShare {
+            tenant,
+            running: self.state.running.count(tenant),
+            waiting: self.state.waiting.count(tenant),
+            tokens,
+        }));
     }
 
     /// Proves that blocks, slots and sequences agree. Costs time in proportion to all of them.

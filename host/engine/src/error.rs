@@ -49,6 +49,19 @@ pub enum SubmitError {
         /// Blocks that exist.
         blocks: u32,
     },
+    /// More KV blocks than its tenant may hold.
+    #[error(
+        "a prompt of {prompt_len} tokens needs {needed} KV blocks, but this tenant may hold {max_blocks}; shorten the prompt, \
+         or ask the operator to raise max_blocks"
+    )]
+    OverQuota {
+        /// Tokens of the prompt.
+        prompt_len: u32,
+        /// Blocks needed, of all groups together.
+        needed: u64,
+        /// The tenant's limit.
+        max_blocks: u32,
+    },
     /// Longer than one step, for a model whose prompts cannot be split.
     #[error(
         "this model computes a prompt in one step, of at most {max_step_tokens} tokens, but the prompt has \
@@ -132,6 +145,7 @@ impl SubmitError {
             Self::TokenOutOfVocabulary { .. } => "token_out_of_vocabulary",
             Self::TooLong { .. } => "too_long",
             Self::NeverFits { .. } => "never_fits",
+            Self::OverQuota { .. } => "over_quota",
             Self::PromptExceedsStep { .. } => "prompt_exceeds_step",
             Self::WrongTask(_) => "wrong_task",
             Self::EmbeddingParams => "embedding_params",
@@ -198,6 +212,20 @@ pub enum EngineError {
         /// Blocks that exist.
         blocks: u32,
     },
+    /// Grew beyond what its tenant may hold.
+    #[error(
+        "at {tokens} tokens this request needs more than its tenant may hold{}{}, although nothing else of the tenant runs; \
+         lower max_tokens, or ask the operator to raise the limit",
+        most(" KV blocks (max_blocks)", *max_blocks), most(" sequences (max_running)", *max_running)
+    )]
+    OverQuota {
+        /// Of its longest sequence.
+        tokens: u32,
+        /// The tenant's limit, if it has one.
+        max_blocks: Option<u32>,
+        /// Likewise.
+        max_running: Option<u32>,
+    },
     /// Refused after it was handed over.
     #[error(transparent)]
     Refused(#[from] SubmitError),
@@ -217,6 +245,11 @@ pub enum EngineError {
     Dead,
 }
 
+/// A limit in words, if there is one.
+fn most(of: &str, limit: Option<u32>) -> String {
+    limit.map_or_else(String::new, |limit| format!(", {limit}{of}"))
+}
+
 impl EngineError {
     /// Stable name for metrics.
     #[must_use]
@@ -228,6 +261,7 @@ impl EngineError {
             Self::Constraint { .. } => "constraint",
             Self::Chooser(_) => "chooser",
             Self::BranchesDoNotFit { .. } => "branches_do_not_fit",
+            Self::OverQuota { .. } => "over_quota",
             Self::Refused(inner) => inner.label(),
             Self::Unschedulable(_) => "unschedulable",
             Self::Integrity(_) => "integrity",

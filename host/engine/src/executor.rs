@@ -50,6 +50,9 @@ pub struct ExecutorInfo {
     pub slots: u32,
     /// Most tokens in one step.
     pub max_step_tokens: u32,
+    /// What a step costs whatever it computes, in tokens: it takes about as long as so many more (reading the weights, where
+    /// arithmetic is cheap).
+    pub step_overhead: u32,
     /// Longest sequence, tokens.
     pub max_len: u32,
     /// Size of the vocabulary.

@@ -139,6 +139,10 @@ fn check_queues(state: &State) -> Result<(), String> {
     if requeued.count() != state.requeued {
         return Err("preempted sequences in the queue are miscounted".to_owned());
     }
+    state.waiting.check()?;
+    state.running.check()?;
+    let tenants = state.requests.values().map(|active| active.tenant);
+    state.shares.check(tenants)?;
     if state.waiting.len() + state.running.len() > state.sequences.len() {
         return Err("a queue names a sequence that is gone".to_owned());
     }

@@ -30,6 +30,8 @@
 //! | [`Engine`] (`engine.rs`) | the loop |
 //! | `state.rs` | all queues and tables, and how a sequence changes its phase |
 //! | `admit.rs`, `scheduler.rs`, `preempt.rs` | policies: who runs, how far, who makes room |
+//! | `fair.rs`, `lineup.rs`, `quota.rs` | policies between tenants: whose turn it is, who sits out, who is at its limits |
+//! | `queue.rs`, `shares.rs` | sequences by order and tenant; what each tenant has used |
 //! | `batch.rs`, `collect.rs` | the two ends of a step |
 //! | `block_pool.rs`, `prefix_cache.rs`, `layout.rs` | blocks, which of them are found again, block arithmetic |
 //! | `stepping.rs` | requests whose tokens guests choose: asking, waiting, forking, groups |
@@ -79,17 +81,22 @@ mod engine;
 mod error;
 mod event;
 mod executor;
+mod fair;
 mod ids;
 mod integrity;
 mod layout;
 mod limits;
+mod lineup;
 mod mock;
 mod preempt;
 mod prefix_cache;
+mod queue;
+mod quota;
 mod request;
 mod sampling;
 mod scheduler;
 mod sequence;
+mod shares;
 mod speculate;
 mod state;
 mod stats;
@@ -109,6 +116,7 @@ pub use limits::*;
 pub use mock::*;
 pub use request::*;
 pub use sampling::*;
+pub use shares::TenantShare;
 pub use stats::*;
 pub use step::*;
 pub use stepping::{AnswerQueue, Clock, SystemClock};

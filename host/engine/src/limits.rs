@@ -16,6 +16,7 @@ pub struct Limits {
     max_running: u32,
     max_branches: u32,
     max_step_tokens: u32,
+    step_overhead: u32,
     whole_prompt: bool,
     lengths: LengthRules,
     task: Task,
@@ -38,6 +39,7 @@ impl Limits {
             max_running: max_running.max(1),
             max_branches: config.max_branches.clamp(1, max_running.max(1)),
             max_step_tokens,
+            step_overhead: info.step_overhead,
             whole_prompt: info.whole_prompt,
             lengths: info.lengths.clone(),
             task: info.task,
@@ -88,6 +90,16 @@ impl Limits {
         self.vocab
     }
 
+    pub(crate) fn step_overhead(&self) -> u32 {
+        self.step_overhead
+    }
+
+    /// Sequences of a request that can run at once.
+    fn most_at_once(&self, request: &Request) -> u32 {
+        let own = request.owner.max_running.unwrap_or(u32::MAX);
+        self.max_running.min(own.max(1))
+    }
+
     pub(crate) fn whole_prompt(&self) -> bool {
         self.whole_prompt
     }
@@ -100,7 +112,7 @@ impl Limits {
     pub(crate) fn choices_per_prefill(&self, request: &Request) -> u32 {
         match (request.params.max_tokens, self.layout.shares_blocks()) {
             (0, _) => request.params.n,
-            (_, true) => self.max_running,
+            (_, true) => self.most_at_once(request),
             (_, false) => 1,
         }
     }
@@ -162,7 +174,7 @@ impl Limits {
         let limit = match self.layout.shares_blocks() || params.max_tokens == 0 {
             // The guest sees all choices at once.
             _ if asked.is_some_and(|asked| asked.branching == Branching::Choices) => {
-                self.max_running
+                self.most_at_once(request)
             }
             true => self.max_running.saturating_mul(queue),
             false => queue,
@@ -192,6 +204,30 @@ impl Limits {
                     blocks: info.blocks,
                 });
             }
+        }
+        self.check_quota(request)
+    }
+
+    /// Its prompt and a token fit into what its tenant may hold.
+    fn check_quota(&self, request: &Request) -> Result<(), SubmitError> {
+        let Some(most) = request.owner.max_blocks else {
+            return Ok(());
+        };
+        let prompt_len = request.prompt.len() as u32;
+        let tokens = prompt_len + u32::from(request.params.max_tokens > 1);
+        let needed: u64 = self
+            .layout
+            .groups()
+            .map(|(_, info)| {
+                u64::from(self.layout.least_blocks(info, tokens, self.max_step_tokens))
+            })
+            .sum();
+        if needed > u64::from(most) {
+            return Err(SubmitError::OverQuota {
+                prompt_len,
+                needed,
+                max_blocks: most,
+            });
         }
         Ok(())
     }

@@ -52,6 +52,8 @@ impl MockClock {
 pub struct MockLatency {
     /// Of any step.
     pub step: u64,
+    /// Of each of its rows.
+    pub row: u64,
     /// Of each of its tokens.
     pub token: u64,
 }
@@ -148,6 +150,7 @@ impl MockExecutor {
             }],
             slots: 8,
             max_step_tokens: 64,
+            step_overhead: 0,
             max_len: 128,
             vocab: 97,
             whole_prompt: false,
@@ -392,7 +395,9 @@ impl Executor for MockExecutor {
             rows.push(logits);
         }
         let tokens: u32 = plan.rows.iter().map(|row| row.len).sum();
-        let took = self.latency.step + self.latency.token * u64::from(tokens);
+        let took = self.latency.step
+            + self.latency.row * plan.rows.len() as u64
+            + self.latency.token * u64::from(tokens);
         self.busy_until = self.busy_until.max(self.clock.now()) + took;
         self.steps.push_back(Pending {
             ticket: plan.ticket,

@@ -2,17 +2,19 @@
 
 use crate::block_pool::{BlockHandle, BlockPool};
 use crate::layout::Layout;
-use crate::preempt;
+use crate::lineup::{Allowance, Lineup, Turn, everyone, lineup};
 use crate::sequence::{Order, Place, PromptScores, Sequence};
 use crate::speculate;
 use crate::state::State;
 use crate::stepping::group;
-use crate::{BlockCopy, SequenceId};
+use crate::{BlockCopy, SequenceId, fair, preempt, quota};
+use std::collections::BTreeMap;
 
 /// Most tokens of a row that scores prompt tokens: each needs logits of its own.
 const SCORED_TOKENS: u32 = 256;
 
-/// First come, first served within a priority. Decodes go first, one token each (or all that are known, where the budget
+/// In order; first come, first served within a priority and a tenant. Where several tenants are present, `lineup.rs` says who
+/// takes part. Decodes go first, one token each (or all that are known, where the budget
 /// allows); then prefills share what is left of the step's token budget, in order, each as long a chunk as budget and
 /// blocks allow.
 ///
@@ -22,6 +24,7 @@ const SCORED_TOKENS: u32 = 256;
 pub(crate) struct Scheduler {
     /// The first sequence that waits for blocks.
     starving: Option<Order>,
+    allowance: Allowance,
 }
 
 /// One sequence's part in the next step; its blocks are in its tables already.
@@ -32,6 +35,8 @@ pub(crate) struct Advance {
     pub(crate) copies: Vec<BlockCopy>,
     /// Keeps the copies' sources.
     pub(crate) sources: Vec<BlockHandle>,
+    /// Blocks taken for it.
+    fresh: u64,
 }
 
 /// The step as chosen so far.
@@ -43,10 +48,14 @@ struct Selection {
     decodes_left: u32,
     /// Of the tokens left: those that may be drafts.
     drafts_left: u32,
+    /// Blocks that tenants may still take; as far as looked up.
+    quotas: BTreeMap<u64, Option<u64>>,
 }
 
 impl Selection {
+    /// Takes back what a preempted sequence got.
     fn remove(&mut self, sequence: SequenceId) {
+        self.quotas.clear();
         if let Some(index) = self
             .advances
             .iter()
@@ -60,8 +69,11 @@ impl Selection {
 impl Scheduler {
     /// Whether a running sequence waits for blocks: a reason to admit nobody, but for the rest of a group before it.
     pub(crate) fn holds_admission(&self, state: &State) -> bool {
-        let head = state.waiting.keys().next();
-        self.is_starving(state) && !(group::waits_in_part(state) && head.copied() < self.starving)
+        if !self.is_starving(state) {
+            return false;
+        }
+        let part = fair::head(state).filter(|(_, id)| group::is_in_part(state, *id));
+        part.is_none_or(|(order, _)| Some(order) > self.starving)
     }
 
     fn is_starving(&self, state: &State) -> bool {
@@ -75,42 +87,45 @@ impl Scheduler {
             self.starving = None;
         }
         preempt::outgrown(state);
+        let lineup = lineup(state, &mut self.allowance, self.starving);
+        let absent = lineup.absent;
+        let advances = self.select(state, lineup);
+        if advances.is_empty() && absent > 0 && state.in_flight.is_empty() {
+            // Who sits out may hold the blocks that the others lack.
+            return self.select(state, everyone(state));
+        }
+        advances
+    }
+
+    fn select(&mut self, state: &mut State, lineup: Lineup) -> Vec<Advance> {
         let mut selection = Selection {
             advances: Vec::new(),
             tokens_left: state.limits.max_step_tokens(),
             decodes_left: 0,
             drafts_left: state.limits.max_step_tokens(),
+            quotas: BTreeMap::new(),
         };
-        let (decodes, prefills): (Vec<_>, Vec<_>) = state
-            .running
-            .values()
-            .copied()
-            .filter(|id| {
-                state
-                    .sequences
-                    .get(id)
-                    .is_some_and(|sequence| sequence.remaining() > 0)
-            })
-            .partition(|id| state.sequences.get(id).is_some_and(Sequence::decodes));
-        if !prefills.is_empty() {
+        if !lineup.prefills.is_empty() {
             // Of what decodes leave: prefills would wait for sequences that keep guessing.
-            let left = selection.tokens_left.saturating_sub(decodes.len() as u32);
-            selection.drafts_left = left / 2;
+            let decodes = lineup.decodes.len() as u32;
+            selection.drafts_left = selection.tokens_left.saturating_sub(decodes) / 2;
         }
-        selection.decodes_left = decodes.len() as u32;
-        for id in decodes {
+        selection.decodes_left = lineup.decodes.len() as u32;
+        for turn in lineup.decodes {
             selection.decodes_left -= 1;
-            self.advance(state, id, &mut selection);
+            self.advance(state, turn, &mut selection);
         }
-        for id in prefills {
-            self.advance(state, id, &mut selection);
+        for turn in lineup.prefills {
+            self.advance(state, turn, &mut selection);
         }
         selection.advances
     }
 
     /// Adds a sequence to the step, if it can be.
-    fn advance(&mut self, state: &mut State, id: SequenceId, selection: &mut Selection) {
+    fn advance(&mut self, state: &mut State, turn: Turn, selection: &mut Selection) {
+        let id = turn.id;
         let budget = selection.tokens_left.saturating_sub(selection.decodes_left);
+        let budget = budget.min(turn.most);
         let room = selection.drafts_left.min(budget.saturating_sub(1));
         let drafts = speculate::guess(state, id, room);
         // Earlier ones may have preempted it meanwhile.
@@ -120,7 +135,7 @@ impl Scheduler {
             let order = sequence.order;
             let budget = selection.tokens_left.saturating_sub(selection.decodes_left);
             let known = sequence.remaining();
-            let mut want = (known + drafts).min(budget);
+            let mut want = (known + drafts).min(budget).min(turn.most);
             if scores(sequence) && !state.limits.whole_prompt() {
                 want = want.min(SCORED_TOKENS);
             }
@@ -132,6 +147,10 @@ impl Scheduler {
                 return;
             }
             let frugal = self.starving.is_some_and(|first| first < order);
+            let quota = *selection
+                .quotas
+                .entry(order.tenant)
+                .or_insert_with(|| quota::blocks_left(state, order.tenant));
             if let Some(advance) = reserve(
                 state,
                 id,
@@ -139,8 +158,11 @@ impl Scheduler {
                     least,
                     want,
                     frugal,
+                    quota,
                 },
             ) {
+                let left = quota.map(|left| left.saturating_sub(advance.fresh));
+                selection.quotas.insert(order.tenant, left);
                 selection.tokens_left -= advance.len;
                 selection.drafts_left -= advance.len.saturating_sub(known);
                 selection.advances.push(advance);
@@ -148,6 +170,22 @@ impl Scheduler {
                     self.starving = None;
                 }
                 return;
+            }
+            if quota.is_some_and(|left| lacks_quota(state, id, least, left)) {
+                match quota::makes_room(state, order.tenant, id) {
+                    quota::Room::Later => return,
+                    quota::Room::Never(request) => {
+                        quota::fail(state, order.tenant, request);
+                        selection.quotas.clear();
+                        return;
+                    }
+                    quota::Room::From(victim) => {
+                        for left in preempt::preempt(state, victim) {
+                            selection.remove(left);
+                        }
+                    }
+                }
+                continue;
             }
             let victim = if frugal || state.is_settling() {
                 None
@@ -189,6 +227,8 @@ struct Need {
     want: u32,
     /// Only blocks it holds already.
     frugal: bool,
+    /// Most blocks, of all groups together.
+    quota: Option<u64>,
 }
 
 /// Gives a sequence the blocks for its next tokens: for as many as the pool allows, or for none.
@@ -221,6 +261,7 @@ fn reserve(state: &mut State, id: SequenceId, need: Need) -> Option<Advance> {
             len,
             copies: Vec::new(),
             sources: Vec::new(),
+            fresh: 0,
         };
         take_blocks(layout, pool, place, start, &mut advance).map(|()| advance)
     });
@@ -250,7 +291,33 @@ fn affordable(
         let end = layout.capacity(info, table.len() + fresh as usize);
         len = len.min(u32::try_from(end.saturating_sub(u64::from(start))).unwrap_or(u32::MAX));
     }
+    if let Some(quota) = need.quota {
+        len = (need.least..=len)
+            .rev()
+            .find(|&len| fresh_blocks(layout, place, start, len) <= quota)?;
+    }
     (len >= need.least).then_some(len)
+}
+
+/// Blocks to be taken for `len` tokens from `start`, of all groups together.
+fn fresh_blocks(layout: &Layout, place: &Place, start: u32, len: u32) -> u64 {
+    let tables = layout.groups().zip(&place.tables);
+    tables
+        .map(|((_, info), table)| {
+            let entries = layout.entries(info, start + len);
+            entries.saturating_sub(table.len()) as u64
+        })
+        .sum()
+}
+
+/// Whether its tenant may not take the blocks of its next `least` tokens.
+fn lacks_quota(state: &State, id: SequenceId, least: u32, left: u64) -> bool {
+    let sequence = state.sequences.get(&id);
+    sequence
+        .and_then(|sequence| Some((sequence.computed, sequence.place.as_ref()?)))
+        .is_some_and(|(start, place)| {
+            fresh_blocks(state.limits.layout(), place, start, least) > left
+        })
 }
 
 fn take_blocks(
@@ -277,6 +344,7 @@ fn take_blocks(
         }
         while table.len() < layout.entries(info, start + advance.len) {
             table.push(pool.allocate(group)?);
+            advance.fresh += 1;
         }
     }
     Some(())

@@ -11,13 +11,21 @@ use crate::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Who goes first: smaller. Unique per sequence.
+/// Who goes first: smaller. Unique per sequence. Of one tenant: in order of arrival within a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order {
     pub(crate) priority: Priority,
+    /// Service of its tenant when it first got a place ([`Shares::start`](crate::shares::Shares::start)), or [`Order::FRESH`].
+    pub(crate) start: u64,
     /// Number of the request's submission.
     pub(crate) arrival: u64,
     pub(crate) choice: u32,
+    pub(crate) tenant: u64,
+}
+
+impl Order {
+    /// Start of a sequence that never had a place: behind all of its tenant that had.
+    pub(crate) const FRESH: u64 = u64::MAX;
 }
 
 /// Where a sequence stands. It leaves its place only when no step that touches it is in flight.
@@ -85,6 +93,8 @@ pub(crate) struct Sequence {
     pub(crate) void: u32,
     /// Where the last unknown token is sampled.
     pub(crate) last_sample: Option<(Ticket, u32)>,
+    /// Number after that of the step in which it last advanced.
+    pub(crate) advanced: u64,
     /// Rows and samples of uncollected steps.
     pub(crate) in_flight: u32,
     pub(crate) phase: Phase,

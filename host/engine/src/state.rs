@@ -4,7 +4,9 @@ use crate::block_pool::{BlockHandle, BlockPool};
 use crate::constrain::Grammar;
 use crate::limits::Limits;
 use crate::prefix_cache::{PrefixCache, by_length};
+use crate::queue::Queue;
 use crate::sequence::{Order, Phase, PromptScores, Sequence};
+use crate::shares::Shares;
 use crate::speculate::Speculation;
 use crate::speculate::lookup::Lengths;
 use crate::stepping::{Branch, Guests, Stepping, SystemClock};
@@ -13,7 +15,7 @@ use crate::{
     RandomKey, Request, RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
 };
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// See the module.
@@ -24,11 +26,12 @@ pub(crate) struct State {
     pub(crate) cache: PrefixCache,
     pub(crate) sequences: FxHashMap<SequenceId, Sequence>,
     /// Those in [`Phase::Running`].
-    pub(crate) running: BTreeMap<Order, SequenceId>,
+    pub(crate) running: Queue,
     /// Those in [`Phase::Waiting`].
-    pub(crate) waiting: BTreeMap<Order, SequenceId>,
+    pub(crate) waiting: Queue,
     /// Of [`State::waiting`]: those that ran before.
     pub(crate) requeued: usize,
+    pub(crate) shares: Shares,
     pub(crate) requests: FxHashMap<RequestId, Active>,
     pub(crate) free_slots: Vec<Slot>,
     /// Slots the executor must be told of.
@@ -48,6 +51,7 @@ pub(crate) struct State {
 
 /// A request that is not complete.
 pub(crate) struct Active {
+    pub(crate) tenant: u64,
     pub(crate) sink: Box<dyn EventSink>,
     pub(crate) stop_tokens: Vec<TokenId>,
     pub(crate) sequences: Vec<SequenceId>,
@@ -100,9 +104,10 @@ impl State {
             pool,
             cache: PrefixCache::new(info, config),
             sequences: FxHashMap::default(),
-            running: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            running: Queue::default(),
+            waiting: Queue::default(),
             requeued: 0,
+            shares: Shares::default(),
             requests: FxHashMap::default(),
             free_slots: (0..info.slots).rev().map(Slot).collect(),
             released: Vec::new(),
@@ -173,6 +178,8 @@ impl State {
         attachments: Attachments,
     ) -> Result<(), SubmitError> {
         self.admissible(&request)?;
+        self.shares.join(&request, self.next_ticket.0);
+        let tenant = request.owner.tenant;
         let choices_per_prefill = self.limits.choices_per_prefill(&request);
         let stepping = self.guests.stepping(&request, attachments.chooser);
         let branches = request.branches();
@@ -194,8 +201,10 @@ impl State {
             let id = self.next_sequence_id();
             let order = Order {
                 priority: request.priority,
+                start: Order::FRESH,
                 arrival,
                 choice,
+                tenant,
             };
             let scores = match params.prompt_logprobs {
                 Some(top) if choice == 0 => PromptScores::Gathering {
@@ -239,6 +248,7 @@ impl State {
                 unknown: 0,
                 void: 0,
                 last_sample: None,
+                advanced: 0,
                 in_flight: 0,
                 phase: Phase::Waiting,
                 preempted: false,
@@ -251,6 +261,7 @@ impl State {
         }
         let (id, open, stop_tokens) = (request.id, params.n, request.params.stop_tokens);
         let active = Active {
+            tenant,
             sink: attachments.sink,
             stop_tokens,
             sequences,
@@ -299,6 +310,7 @@ impl State {
         let Some(active) = self.requests.remove(&request) else {
             return false;
         };
+        self.shares.leave(active.tenant, self.next_ticket.0);
         for id in active.sequences {
             self.leave(id, Phase::Ending);
         }
@@ -320,6 +332,7 @@ impl State {
         if let Some(active) = self.requests.get_mut(&request) {
             active.open -= 1;
             if active.open == 0 {
+                self.shares.leave(active.tenant, self.next_ticket.0);
                 self.requests.remove(&request);
             }
         }

@@ -29,6 +29,9 @@ use crate::prompt::PromptRules;
 /// Least room for output rows, and most rows of a prompt that are scored at a time.
 const OUTPUT_ROWS: u32 = 256;
 
+/// Tokens whose arithmetic takes as long as reading the weights and launching the kernels, about.
+const STEP_OVERHEAD: u32 = 64;
+
 /// Steps under way at once.
 const DEPTH: u32 = 4;
 
@@ -170,6 +173,7 @@ impl CudaDevice {
             groups: group_infos(plan, &kv.blocks),
             slots: options.max_slots,
             max_step_tokens: options.max_step_tokens,
+            step_overhead: STEP_OVERHEAD,
             max_len: options.max_len,
             vocab: plan.graph.info.vocab_size,
             whole_prompt: rules.whole_prompt() || whole_prompt(plan),

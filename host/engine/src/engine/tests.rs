@@ -7,6 +7,7 @@ mod guests;
 mod lifecycle;
 mod property;
 mod sharing;
+mod tenants;
 
 use crate::*;
 use std::sync::Arc;

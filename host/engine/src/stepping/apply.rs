@@ -44,7 +44,7 @@ pub(super) fn choices(
         module: &module,
         branching,
         vocab: state.limits.vocab(),
-        max_branches: state.limits.max_branches(),
+        max_branches: search::most_branches(state, request),
     };
     let finished = stepping.finished.len();
     let steps = work_out(state, &rules, rows, &choices.branches)?;

@@ -89,7 +89,7 @@ fn together(state: &State, id: SequenceId, phase: Phase) -> Vec<&Sequence> {
 }
 
 /// Whether two sequences are of one group.
-fn are_together(a: &Sequence, b: &Sequence) -> bool {
+pub(crate) fn are_together(a: &Sequence, b: &Sequence) -> bool {
     a.id == b.id || (a.request == b.request && a.asks() && b.asks())
 }
 
@@ -136,14 +136,12 @@ pub(crate) fn makes_room(state: &State, head: SequenceId) -> Option<SequenceId> 
         .map(|other| other.id)
 }
 
-/// Whether the head of the queue belongs to a group that has begun to run.
-pub(crate) fn waits_in_part(state: &State) -> bool {
+/// Whether a sequence that waits belongs to a group that has begun to run.
+pub(crate) fn is_in_part(state: &State, id: SequenceId) -> bool {
     state
-        .waiting
-        .values()
-        .next()
-        .and_then(|id| state.sequences.get(id))
-        .is_some_and(|head| head.asks() && census(state, head.request).is_partial())
+        .sequences
+        .get(&id)
+        .is_some_and(|own| own.asks() && census(state, own.request).is_partial())
 }
 
 /// What a branch that is admitted has in common with one of its group that runs.

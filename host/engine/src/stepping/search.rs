@@ -53,6 +53,17 @@ impl Drop for Record {
     }
 }
 
+/// Branches of a request that may live at once.
+pub(super) fn most_branches(state: &State, request: RequestId) -> u32 {
+    let tenant = state.requests.get(&request).map(|active| active.tenant);
+    let account = tenant.and_then(|tenant| state.shares.get(tenant));
+    let most = account.and_then(|account| account.owner.max_running);
+    state
+        .limits
+        .max_branches()
+        .min(most.unwrap_or(u32::MAX).max(1))
+}
+
 /// A branch that is complete.
 #[derive(Debug)]
 pub(super) struct Complete {
@@ -92,7 +103,7 @@ pub(super) fn select(
     request: RequestId,
     selected: &[u32],
 ) -> Result<(), ChooserError> {
-    let limits = (state.limits.vocab(), state.limits.max_branches());
+    let limits = (state.limits.vocab(), most_branches(state, request));
     let Some(stepping) = stepping_mut(state, request) else {
         return Ok(());
     };

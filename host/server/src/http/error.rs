@@ -86,6 +86,7 @@ pub(super) fn from_submit(error: &SubmitError, field: &'static str, retry_after:
         }
         SubmitError::TooLong { .. }
         | SubmitError::NeverFits { .. }
+        | SubmitError::OverQuota { .. }
         | SubmitError::PromptExceedsStep { .. } => ApiError::ContextLength {
             param: field,
             message,
@@ -120,12 +121,12 @@ pub(super) fn from_engine(error: &EngineError, field: &'static str, retry_after:
             message: error.to_string(),
         },
         // Which field asked for the grammar, or for so many branches, is known no more.
-        EngineError::Constraint { .. } | EngineError::BranchesDoNotFit { .. } => {
-            ApiError::Invalid {
-                param: None,
-                message: error.to_string(),
-            }
-        }
+        EngineError::Constraint { .. }
+        | EngineError::BranchesDoNotFit { .. }
+        | EngineError::OverQuota { .. } => ApiError::Invalid {
+            param: None,
+            message: error.to_string(),
+        },
         other => ApiError::Internal {
             message: other.to_string(),
         },

@@ -256,6 +256,7 @@ fn masks_cost_no_steps_and_the_device_does_not_wait() {
     let latency = MockLatency {
         step: 1000,
         token: 0,
+        ..MockLatency::default()
     };
     let times = [false, true].map(|constrained| {
         let mock = MockExecutor::new(MockExecutor::small_info()).with_latency(latency);

@@ -9,13 +9,13 @@ mod time;
 use super::*;
 
 /// An engine with a pool of guests on its virtual clock.
-struct Bench {
-    engine: Engine<MockExecutor>,
-    guests: MockGuests,
+pub(super) struct Bench {
+    pub(super) engine: Engine<MockExecutor>,
+    pub(super) guests: MockGuests,
 }
 
 impl Bench {
-    fn new(info: ExecutorInfo, config: EngineConfig, latency: MockLatency) -> Self {
+    pub(super) fn new(info: ExecutorInfo, config: EngineConfig, latency: MockLatency) -> Self {
         let executor = MockExecutor::new(info).with_latency(latency);
         let guests = MockGuests::new(executor.clock(), 2);
         let engine = Engine::new(executor, config).with_clock(Arc::new(guests.clone()));
@@ -27,7 +27,11 @@ impl Bench {
         Self::new(info, EngineConfig::default(), MockLatency::default())
     }
 
-    fn submit(&mut self, request: Request, chooser: Box<dyn Chooser>) -> Receiver<Event> {
+    pub(super) fn submit(
+        &mut self,
+        request: Request,
+        chooser: Box<dyn Chooser>,
+    ) -> Receiver<Event> {
         let (sender, receiver) = channel();
         let attachments = Attachments {
             chooser: Some(chooser),
@@ -53,7 +57,7 @@ impl Bench {
     }
 }
 
-fn asking(draw: Draw, request: Request) -> Request {
+pub(super) fn asking(draw: Draw, request: Request) -> Request {
     Request {
         sampling: Arc::new(SamplingPlan {
             stages: Vec::new(),
@@ -63,7 +67,7 @@ fn asking(draw: Draw, request: Request) -> Request {
     }
 }
 
-fn asked(candidates: u32, branching: Branching) -> Asked {
+pub(super) fn asked(candidates: u32, branching: Branching) -> Asked {
     Asked {
         candidates,
         branching,
@@ -104,7 +108,7 @@ fn go_on(row: u32, token: TokenId) -> Choice {
 }
 
 /// Takes the best token of each row.
-fn greedy(question: MockQuestion) -> Result<Answer, ChooserError> {
+pub(super) fn greedy(question: MockQuestion) -> Result<Answer, ChooserError> {
     let MockQuestion::Choose(rows) = question else {
         return Ok(Answer::Selected(vec![0]));
     };

@@ -293,6 +293,7 @@ fn two_steps_are_under_way_while_the_host_works() {
     let latency = MockLatency {
         step: 1000,
         token: 0,
+        ..MockLatency::default()
     };
     let executor = MockExecutor::new(MockExecutor::small_info()).with_latency(latency);
     let clock = executor.clock();

@@ -109,6 +109,7 @@ prop_compose! {
             groups: kinds.into_iter().map(|kind| GroupInfo { kind, blocks: blocks(kind) }).collect(),
             slots,
             max_step_tokens: if whole_prompt { 40 } else { step_tokens },
+            step_overhead: 0,
             max_len: 56,
             vocab: 97,
             whole_prompt,

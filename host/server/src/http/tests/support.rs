@@ -408,6 +408,7 @@ impl Setup {
             }],
             slots: 8,
             max_step_tokens: 64,
+            step_overhead: 0,
             max_len: CONTEXT,
             vocab: VOCAB,
             whole_prompt: false,

@@ -178,6 +178,7 @@ fn check(load: &Load, guests: &[Option<Guest>]) -> Seen {
     let latency = MockLatency {
         step: 1_000_000,
         token: 1000,
+        ..MockLatency::default()
     };
     let executor = MockExecutor::new(load.info.clone())
         .with_text(load.text)

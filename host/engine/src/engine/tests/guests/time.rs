@@ -18,6 +18,7 @@ fn bench() -> Bench {
     let latency = MockLatency {
         step: 10 * MS,
         token: 0,
+        ..MockLatency::default()
     };
     Bench::new(info, EngineConfig::default(), latency)
 }
