@@ -1,6 +1,6 @@
 //! The administrator's API: modules and models come and go while others serve.
 //!
-//! It listens on an address of its own, on this machine alone, wants a key of its own, and is absent without one. Unlike
+//! It listens on an address of its own, on this machine alone, or on a socket that only its user opens, wants a key of its own, and is absent without one. Unlike
 //! [`crate::http`] it knows how models are loaded.
 //!
 //! | | |
@@ -14,9 +14,16 @@
 //! | `GET /admin/v1/models` | loaded models and their modules |
 //! | `POST /admin/v1/models` | load one: [`models::LoadRequest`] |
 //! | `GET`, `DELETE /admin/v1/models/{name}` | one model; its running requests go on to their end |
+//! | `GET /admin/v1/tenants` | tenants, their policies and the names of their keys |
+//! | `POST /admin/v1/tenants` | add one: `id` and `policy`; its key is shown this once |
+//! | `GET`, `DELETE /admin/v1/tenants/{id}` | one tenant |
+//! | `PATCH /admin/v1/tenants/{id}` | change its policy, by a JSON merge patch |
+//! | `POST /admin/v1/tenants/{id}/keys` | a further key, shown this once; older ones end after `keep_old_seconds` |
+//! | `GET /admin/v1/tenants/{id}/usage` | what it used on each of the last 31 days |
 
 mod models;
 mod modules;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -31,10 +38,12 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use guesthouse_tenants::Registry;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 pub use models::LoadRequest;
+pub(crate) use tenants::TenantCard;
 
 /// Largest body of a load, bytes.
 const MAX_REQUEST: usize = 64 << 10;
@@ -50,6 +59,7 @@ struct Inner {
     /// Of loads that say nothing else.
     options: LoadOptions,
     keys: ApiKeys,
+    tenants: Option<Arc<Registry>>,
     /// What is known of each loaded model, by id.
     loaded: Mutex<BTreeMap<String, models::Loaded>>,
     /// One load at a time: it takes all that the machine has.
@@ -57,13 +67,14 @@ struct Inner {
 }
 
 impl Admin {
-    /// `keys` must hold one; `options` are those of loads that say nothing else.
+    /// `keys` must hold one; `options` are those of loads that say nothing else. Without a registry there are no tenants.
     #[must_use]
     pub fn new(
         state: AppState,
         modules: Arc<ModuleStore>,
         options: LoadOptions,
         keys: ApiKeys,
+        tenants: Option<Arc<Registry>>,
     ) -> Self {
         Self(Arc::new(Inner {
             state,
@@ -71,6 +82,7 @@ impl Admin {
             modules,
             options,
             keys,
+            tenants,
             loaded: Mutex::default(),
             loading: tokio::sync::Mutex::default(),
         }))
@@ -88,6 +100,9 @@ pub fn router(admin: Admin) -> Router {
         .put(modules::put)
         .delete(modules::delete)
         .layer(DefaultBodyLimit::disable());
+    let tenant = get(tenants::get)
+        .patch(tenants::change)
+        .delete(tenants::remove);
     Router::new()
         .route("/admin/v1/modules", get(modules::list))
         .route("/admin/v1/modules/{name}", modules)
@@ -101,6 +116,10 @@ pub fn router(admin: Admin) -> Router {
             "/admin/v1/models/{*name}",
             get(models::get).delete(models::unload),
         )
+        .route("/admin/v1/tenants", get(tenants::list).post(tenants::add))
+        .route("/admin/v1/tenants/{id}", tenant)
+        .route("/admin/v1/tenants/{id}/keys", post(tenants::rotate))
+        .route("/admin/v1/tenants/{id}/usage", get(tenants::usage))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST))

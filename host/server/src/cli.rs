@@ -10,6 +10,8 @@ mod options;
 mod replay;
 mod sample;
 mod serve;
+mod state;
+mod tenant;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +53,9 @@ enum Command {
     /// Compile a component from standard input; servers start this themselves.
     #[command(hide = true)]
     CompileModule(CompileModule),
+    /// Add, change and remove tenants, and make their keys.
+    #[command(subcommand)]
+    Tenant(tenant::TenantCommand),
     /// Check this machine: processor, memory, guests, folders.
     Doctor(doctor::Doctor),
 }
@@ -81,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::Bench(c) => c.run(),
         Command::Graph(c) => c.run(),
         Command::Module(c) => c.run(),
+        Command::Tenant(c) => c.run(),
         Command::Doctor(c) => c.run(),
     };
     match result {

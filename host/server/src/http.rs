@@ -1,6 +1,6 @@
 //! The HTTP server: routes, and the way of a request from body to events and back.
 //!
-//! - `config`, `server`, `stall`: the listener, its limits, graceful shutdown;
+//! - `config`, `listen`, `server`, `stall`: the listener, its limits, graceful shutdown;
 //! - `body`, `auth`, `error`: what stands before and after each route;
 //! - `prepare` turns a valid request into a [`Job`](job::Job); `running` submits it and hands out updates as they come;
 //! - `embedding` runs prompts through an embedding model;
@@ -19,6 +19,7 @@ mod format;
 mod grammar;
 mod ids;
 mod job;
+mod listen;
 mod metrics;
 mod openapi;
 mod prepare;
@@ -31,6 +32,7 @@ mod state;
 
 pub(crate) use auth::bearer;
 pub use config::{ApiKeys, CorsOrigins, HttpConfig, Tenant};
+pub use listen::{Listener, PrivateSocket};
 pub use openapi::document as openapi_document;
 pub use routes::router;
 pub use server::{Served, serve, serve_routes};

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod tenants;
+
 use super::{Admin, router};
 use crate::http::{ApiKeys, AppState, HttpConfig};
 use crate::model::testing::modules;
@@ -7,8 +9,10 @@ use crate::model::{DeviceChoice, LoadOptions};
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use guesthouse_component::{Role, builtin};
+use guesthouse_tenants::Registry;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 use tower::ServiceExt as _;
 
 const KEY: &str = "secret";
@@ -26,7 +30,13 @@ fn server(keys: &[&str]) -> Server {
         ..LoadOptions::default()
     };
     Server {
-        admin: Admin::new(state.clone(), modules(), options, ApiKeys::new(keys)),
+        admin: Admin::new(
+            state.clone(),
+            modules(),
+            options,
+            ApiKeys::new(keys),
+            Some(Arc::new(Registry::in_memory().unwrap())),
+        ),
         state,
     }
 }

@@ -1,13 +1,18 @@
 //! `guesthouse serve`.
 
 use super::options::ModelOptions;
+use super::state::{StateFile, follow};
 use crate::admin::{self, Admin};
-use crate::http::{self, ApiKeys, AppState, CorsOrigins, HttpConfig, Served};
+use crate::http::{
+    self, ApiKeys, AppState, CorsOrigins, HttpConfig, Listener, PrivateSocket, Served,
+};
 use crate::model::watch::Watcher;
 use crate::model::{LoadedModel, ModuleStore};
 use anyhow::{Context, Result, bail};
+use axum::Router;
 use clap::Args;
 use guesthouse_engine::Drain;
+use guesthouse_tenants::Registry;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,16 +56,30 @@ pub(super) struct Serve {
     /// Key of the admin API, which loads modules and models while others serve; without one there is no such API.
     #[arg(long, env = "GUESTHOUSE_ADMIN_KEY", hide_env_values = true)]
     admin_key: Option<String>,
-    /// Address of the admin API, on this machine; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001", value_parser = loopback)]
-    admin_listen: SocketAddr,
+    /// Address of the admin API: on this machine (port 0 takes a free one), or unix:/path of a socket of mode 0600.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001", value_parser = admin_address)]
+    admin_listen: AdminAddress,
+    #[command(flatten)]
+    state: StateFile,
 }
 
-/// An address that only this machine reaches.
-fn loopback(text: &str) -> Result<SocketAddr, String> {
+/// Where only this machine, or only its user, reaches the admin API.
+#[derive(Clone, Debug)]
+enum AdminAddress {
+    Loopback(SocketAddr),
+    Unix(PathBuf),
+}
+
+fn admin_address(text: &str) -> Result<AdminAddress, String> {
+    if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+        return Ok(AdminAddress::Unix(path.into()));
+    }
     match text.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Ok(address),
-        _ => Err("expected a loopback address and port, such as 127.0.0.1:8001".to_owned()),
+        Ok(address) if address.ip().is_loopback() => Ok(AdminAddress::Loopback(address)),
+        _ => Err(
+            "expected a loopback address and port, such as 127.0.0.1:8001, or unix:/path"
+                .to_owned(),
+        ),
     }
 }
 
@@ -76,6 +95,7 @@ impl Serve {
             let watching = Watcher::open(folder, &modules).and_then(Watcher::start);
             watching.with_context(|| format!("cannot watch {}", folder.display()))?;
         }
+        let tenants = self.state.open_for_serving()?.map(Arc::new);
         let mut loaded = self.model.load(&name, &modules)?;
         if let Some(model) = Arc::get_mut(&mut loaded.served) {
             model.aliases = self.served_model_name.iter().skip(1).cloned().collect();
@@ -84,10 +104,15 @@ impl Serve {
             .enable_all()
             .thread_stack_size(4 << 20)
             .build()?;
-        runtime.block_on(self.serve(&modules, loaded))
+        runtime.block_on(self.serve(&modules, loaded, tenants))
     }
 
-    async fn serve(self, modules: &Arc<ModuleStore>, loaded: LoadedModel) -> Result<()> {
+    async fn serve(
+        self,
+        modules: &Arc<ModuleStore>,
+        loaded: LoadedModel,
+        tenants: Option<Arc<Registry>>,
+    ) -> Result<()> {
         let model = Arc::clone(&loaded.served);
         let address = format!("{}:{}", self.host, self.port);
         let listener = TcpListener::bind(&address)
@@ -106,7 +131,10 @@ impl Serve {
             ..HttpConfig::default()
         };
         let state = AppState::new(vec![Arc::clone(&model)], config.clone());
-        let admin = self.admin(modules, &loaded, &state, config).await?;
+        let following = tenants.clone().map(|tenants| tokio::spawn(follow(tenants)));
+        let admin = self
+            .admin(modules, &loaded, &state, config, tenants)
+            .await?;
         drop(loaded);
         tracing::info!(model = %model.id, max_model_len = model.max_model_len, "serving on http://{}", listener.local_addr()?);
         drop(model);
@@ -115,8 +143,8 @@ impl Serve {
             () = signals(2) => None,
         };
         // Nothing is loaded any more.
-        if let Some(admin) = admin {
-            admin.abort();
+        for task in admin.into_iter().chain(following) {
+            task.abort();
         }
         for model in state.served() {
             model.engine.shutdown(Drain::No);
@@ -143,27 +171,39 @@ impl Serve {
         loaded: &LoadedModel,
         state: &AppState,
         config: HttpConfig,
+        tenants: Option<Arc<Registry>>,
     ) -> Result<Option<JoinHandle<()>>> {
         let keys = ApiKeys::new(&self.admin_key);
         if keys.is_open() {
             return Ok(None);
         }
-        let address = self.admin_listen;
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {address}"))?;
         let base = self.model.options();
-        let admin = Admin::new(state.clone(), Arc::clone(modules), base, keys);
+        let admin = Admin::new(state.clone(), Arc::clone(modules), base, keys, tenants);
         admin.announce(self.model.name(), loaded);
-        tracing::info!("admin API on http://{}", listener.local_addr()?);
         let routes = admin::router(admin);
-        let serving = async move {
-            let end = std::future::pending();
-            if let Err(error) = http::serve_routes(listener, routes, &config, end).await {
-                tracing::error!(%error, "the admin API ended");
+        let serving = match &self.admin_listen {
+            AdminAddress::Loopback(address) => {
+                let listener = TcpListener::bind(address)
+                    .await
+                    .with_context(|| format!("cannot listen on {address}"))?;
+                tracing::info!("admin API on http://{}", listener.local_addr()?);
+                tokio::spawn(serve_admin(listener, routes, config))
+            }
+            AdminAddress::Unix(path) => {
+                let listener = PrivateSocket::bind(path)
+                    .with_context(|| format!("cannot listen on {}", path.display()))?;
+                tracing::info!("admin API on the socket {}", path.display());
+                tokio::spawn(serve_admin(listener, routes, config))
             }
         };
-        Ok(Some(tokio::spawn(serving)))
+        Ok(Some(serving))
+    }
+}
+
+async fn serve_admin(listener: impl Listener, routes: Router, config: HttpConfig) {
+    let end = std::future::pending();
+    if let Err(error) = http::serve_routes(listener, routes, &config, end).await {
+        tracing::error!(%error, "the admin API ended");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The listener: connections, their limits, and the end.
 
+use super::listen::Listener;
 use super::stall::StallGuard;
 use super::{AppState, HttpConfig, router};
 use axum::Router;
@@ -11,7 +12,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -46,7 +47,7 @@ pub async fn serve(
 /// # Errors
 /// When the listener itself breaks.
 pub async fn serve_routes(
-    listener: TcpListener,
+    listener: impl Listener,
     routes: Router,
     config: &HttpConfig,
     shutdown: impl Future<Output = ()>,
@@ -67,14 +68,14 @@ pub async fn serve_routes(
             () = &mut shutdown => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             (permit, accepted) = next => match accepted {
-                Ok((stream, _)) => (permit, stream),
+                Ok(stream) => (permit, stream),
                 Err(error) => {
                     refused(&error).await?;
                     continue;
                 }
             },
         };
-        let io = TokioIo::new(StallGuard::new(prepared(stream), config.write_timeout));
+        let io = TokioIo::new(StallGuard::new(stream, config.write_timeout));
         let connection = graceful.watch(builder.serve_connection(io, service.clone()));
         connections.spawn(async move {
             if let Err(error) = connection.await {
@@ -109,14 +110,6 @@ fn builder(config: &HttpConfig) -> http1::Builder {
         .half_close(false)
         .keep_alive(true);
     builder
-}
-
-/// Small chunks leave at once.
-fn prepared(stream: TcpStream) -> TcpStream {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
-    }
-    stream
 }
 
 /// Waits where the machine is out of sockets; passes over connections that were gone before they were accepted.

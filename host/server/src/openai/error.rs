@@ -52,6 +52,12 @@ pub enum ApiError {
         /// Seconds after which another try makes sense.
         retry_after: u64,
     },
+    /// No tenant has this name.
+    #[error("there is no tenant `{name}`; GET /admin/v1/tenants lists those that there are")]
+    TenantNotFound {
+        /// The name asked for.
+        name: String,
+    },
     /// What is there stands against it.
     #[error("{message}")]
     Conflict {
@@ -177,6 +183,7 @@ impl ApiError {
             Self::ModuleNotFound { .. } => "module_not_found",
             Self::Forbidden { .. } => "forbidden",
             Self::Limited { .. } => "limit_exceeded",
+            Self::TenantNotFound { .. } => "tenant_not_found",
             Self::Conflict { .. } => "conflict",
             Self::NotFound { .. } => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
@@ -199,7 +206,10 @@ impl ApiError {
         match self {
             Self::Invalid { .. } | Self::ContextLength { .. } | Self::BodyRead { .. } => 400,
             Self::Unauthorized => 401,
-            Self::ModelNotFound { .. } | Self::ModuleNotFound { .. } | Self::NotFound { .. } => 404,
+            Self::ModelNotFound { .. }
+            | Self::ModuleNotFound { .. }
+            | Self::TenantNotFound { .. }
+            | Self::NotFound { .. } => 404,
             Self::Forbidden { .. } => 403,
             Self::Conflict { .. } => 409,
             Self::Limited { .. } => 429,

@@ -89,6 +89,9 @@ pub enum SourceError {
     /// No place for files of our own.
     #[error("no cache folder: set GUESTHOUSE_CACHE, XDG_CACHE_HOME or HOME")]
     NoCacheFolder,
+    /// No place for what must be kept.
+    #[error("no data folder: give a file by --state, or set XDG_DATA_HOME or HOME")]
+    NoDataFolder,
 }
 
 impl SourceError {
@@ -106,6 +109,7 @@ impl SourceError {
             Self::NoWeights { .. } => "no_weights",
             Self::Io { .. } => "io",
             Self::NoCacheFolder => "no_cache_folder",
+            Self::NoDataFolder => "no_data_folder",
         }
     }
 
