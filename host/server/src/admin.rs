@@ -1,6 +1,7 @@
 //! The administrator's API: modules and models come and go while others serve.
 //!
-//! It listens on an address of its own, on this machine alone, or on a socket that only its user opens, wants a key of its own, and is absent without one. Unlike
+//! It listens on an address of its own, on this machine alone, or on a socket that only its user opens; wants a key of its
+//! own, and is absent without one. Unlike
 //! [`crate::http`] it knows how models are loaded.
 //!
 //! | | |

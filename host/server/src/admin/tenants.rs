@@ -1,7 +1,7 @@
 //! `/admin/v1/tenants`.
 
-use super::modules::Deleted;
 use super::{Admin, MAX_REQUEST, blocking, from_body};
+use crate::modules::Deleted;
 use crate::openai::ApiError;
 use axum::Json;
 use axum::body::Bytes;
