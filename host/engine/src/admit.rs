@@ -182,6 +182,7 @@ fn place(state: &mut State, id: SequenceId, hit: Hit) {
     }
     state.running.insert(sequence.order, id);
     sequence.phase = Phase::Running;
+    sequence.advanced = state.next_ticket.0;
     sequence.computed = hit.tokens;
     sequence.published = (hit.tokens / state.limits.layout().block_size()) as usize;
     sequence.place = Some(Place {

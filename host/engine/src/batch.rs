@@ -41,7 +41,9 @@ pub(crate) fn build(state: &mut State, advances: Vec<Advance>) -> StepPlan {
         state.stats.step_tokens += u64::from(advance.len);
         if let Some(sequence) = state.sequences.get(&advance.sequence) {
             decodes += u64::from(sequence.decodes());
-            state.shares.charge(sequence.order.tenant, advance.len);
+            state
+                .shares
+                .charge(sequence.order.tenant, advance.len, ticket.0);
         }
         draft.row(state, advance);
     }

@@ -6,7 +6,7 @@
 
 use crate::SequenceId;
 use crate::quota;
-use crate::sequence::Order;
+use crate::sequence::{Order, PromptScores};
 use crate::state::State;
 use crate::stepping::group;
 
@@ -15,9 +15,20 @@ pub(crate) fn head(state: &State) -> Option<(Order, SequenceId)> {
     state
         .waiting
         .firsts()
+        .filter(|(_, id)| !is_ahead_of_scores(state, **id))
         .filter(|(order, id)| quota::admits(state, order.tenant, **id))
         .map(|(order, id)| (expected(state, *order), *id))
         .min()
+}
+
+/// Whether the first choice of a sequence's request, another one, has yet to score the prompt: its scores come before all tokens.
+fn is_ahead_of_scores(state: &State, id: SequenceId) -> bool {
+    let request = state.sequences.get(&id).map(|own| own.request);
+    request
+        .and_then(|request| state.requests.get(&request)?.sequences.first())
+        .filter(|first| **first != id)
+        .and_then(|first| state.sequences.get(first))
+        .is_some_and(|first| matches!(first.scores, PromptScores::Gathering { .. }))
 }
 
 /// The order that a waiting sequence would have if it began now.

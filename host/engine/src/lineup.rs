@@ -25,6 +25,9 @@ const STRETCH: u64 = 30;
 /// half on average, and its own is stretched: 1.5 × 0.4 + 1.3 of what it takes alone.
 const WAIT: u64 = 40;
 
+/// Steps after which a heavy tenant goes on even if others were served less.
+const PATIENCE: u64 = 8;
+
 /// A sequence that may advance by at most so many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
@@ -215,6 +218,7 @@ type Unit = Vec<(SequenceId, u32)>;
 
 /// What heavy tenants have to compute.
 struct Units {
+    step: u64,
     first: Option<Unit>,
     tenants: Vec<Tenant>,
 }
@@ -224,6 +228,8 @@ struct Tenant {
     service: u64,
     /// Of a token.
     cost: u64,
+    /// As [`Account::advanced`].
+    advanced: u64,
     /// Those that advanced last come first, so that the next one is the last.
     units: Vec<Unit>,
 }
@@ -232,6 +238,7 @@ impl Units {
     fn of(state: &State, light: &BTreeSet<u64>, first: Option<Order>) -> Self {
         let heavy = state.running.tenants().map(|(tenant, _)| tenant);
         let mut found = Self {
+            step: state.next_ticket.0,
             first: None,
             tenants: Vec::new(),
         };
@@ -272,26 +279,34 @@ impl Units {
                 std::cmp::Reverse((advanced, *order))
             });
             found.tenants.push(Tenant {
-                service: account.service(),
+                service: state.shares.service(tenant),
                 cost: account.cost(1),
+                advanced: account.advanced,
                 units: units.into_iter().map(|(_, unit)| unit).collect(),
             });
         }
         found
     }
 
-    /// Of the tenant that was served least, what has waited longest; without an allowance, only who must not wait.
+    /// Of the tenant that was served least, or has been passed over for long, what has waited longest; without an allowance, only who must not wait.
     fn next(&mut self, is_allowed: bool) -> Option<Unit> {
         if self.first.is_some() {
             return self.first.take();
         }
-        let tenants = self
-            .tenants
-            .iter_mut()
-            .filter(|tenant| !tenant.units.is_empty());
+        if !is_allowed {
+            return None;
+        }
+        let step = self.step;
+        let rank = |tenant: &&mut Tenant| {
+            let is_late = step.saturating_sub(tenant.advanced) >= PATIENCE;
+            let late = if is_late { tenant.advanced } else { u64::MAX };
+            (late, tenant.service)
+        };
+        let tenants = self.tenants.iter_mut();
         let tenant = tenants
-            .min_by_key(|tenant| tenant.service)
-            .filter(|_| is_allowed)?;
+            .filter(|tenant| !tenant.units.is_empty())
+            .min_by_key(rank)?;
+        tenant.advanced = step;
         let unit = tenant.units.pop()?;
         let tokens: u64 = unit
             .iter()
@@ -325,9 +340,7 @@ fn share_prefills(state: &State, lineup: &mut Lineup) {
         .map(|(tenant, demand)| Claim {
             weight: tenant.map_or(1, |tenant| state.shares.weight(tenant)),
             demand: *demand,
-            service: tenant
-                .and_then(|tenant| state.shares.get(tenant))
-                .map_or(0, Account::service),
+            service: tenant.map_or(0, |tenant| state.shares.service(tenant)),
         })
         .collect();
     let mut left: BTreeMap<_, _> = demands.into_keys().zip(divide(budget, &claims)).collect();

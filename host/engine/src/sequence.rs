@@ -93,7 +93,7 @@ pub(crate) struct Sequence {
     pub(crate) void: u32,
     /// Where the last unknown token is sampled.
     pub(crate) last_sample: Option<(Ticket, u32)>,
-    /// Number after that of the step in which it last advanced.
+    /// Number after that of the step in which it last advanced or got its place.
     pub(crate) advanced: u64,
     /// Rows and samples of uncollected steps.
     pub(crate) in_flight: u32,

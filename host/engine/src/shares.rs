@@ -13,6 +13,10 @@ const TOKEN: u64 = 1 << 16;
 /// Tokens by which the order of a tenant's sequence is later for each that it runs already: about a request's.
 const RANK: u64 = 1024;
 
+/// Service that a tenant can be behind another at most, so that who used what nobody wanted does not have to wait for all of it
+/// to be made up for.
+const LAG: u64 = 16 * RANK * TOKEN;
+
 /// Steps for which a tenant without requests still counts as present.
 const LINGER: u64 = 256;
 
@@ -33,7 +37,7 @@ pub struct TenantShare {
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     accounts: BTreeMap<u64, Account>,
-    /// Service below which nobody who is present is.
+    /// What each has at least, whatever it was given.
     floor: u64,
 }
 
@@ -44,12 +48,15 @@ pub(crate) struct Account {
     pub(crate) owner: Owner,
     /// Requests that are not complete.
     requests: usize,
+    /// At least [`Shares::floor`], whatever stands here.
     service: u64,
     tokens: u64,
     /// Latest start of its sequences; 0 when it comes back.
     started: u64,
     /// The step before which its last request ended.
     left: u64,
+    /// Number after that of the last step in which any of its sequences advanced.
+    pub(crate) advanced: u64,
     /// Tokens that were computed of the prompt that began last.
     pub(crate) prompt: u32,
 }
@@ -57,10 +64,6 @@ pub(crate) struct Account {
 impl Account {
     pub(crate) fn weight(&self) -> u64 {
         u64::from(self.owner.weight).clamp(1, TOKEN)
-    }
-
-    pub(crate) fn service(&self) -> u64 {
-        self.service
     }
 
     /// What so many tokens add to its service.
@@ -93,6 +96,7 @@ impl Shares {
             tokens: 0,
             started: 0,
             left: 0,
+            advanced: step,
             prompt: request.prompt.len() as u32,
         });
         account.owner = owner;
@@ -127,13 +131,14 @@ impl Shares {
         }
     }
 
-    /// Tokens are computed for a tenant.
-    pub(crate) fn charge(&mut self, tenant: u64, tokens: u32) {
+    /// Tokens are computed for a tenant in a step.
+    pub(crate) fn charge(&mut self, tenant: u64, tokens: u32, step: u64) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
             account.tokens += u64::from(tokens);
-            account.service = account
-                .service
-                .saturating_add(account.cost(u64::from(tokens)));
+            account.advanced = step + 1;
+            let service = account.service.max(self.floor);
+            account.service = service.saturating_add(account.cost(u64::from(tokens)));
+            self.floor = self.floor.max(account.service.saturating_sub(LAG));
         }
     }
 
@@ -141,7 +146,8 @@ impl Shares {
     pub(crate) fn start(&self, tenant: u64, running: usize) -> u64 {
         self.accounts.get(&tenant).map_or(0, |account| {
             let ahead = account.cost(RANK.saturating_mul(running as u64));
-            account.service.saturating_add(ahead).max(account.started)
+            let service = account.service.max(self.floor);
+            service.saturating_add(ahead).max(account.started)
         })
     }
 
@@ -161,6 +167,12 @@ impl Shares {
 
     pub(crate) fn get(&self, tenant: u64) -> Option<&Account> {
         self.accounts.get(&tenant)
+    }
+
+    /// What a tenant was given, by weight.
+    pub(crate) fn service(&self, tenant: u64) -> u64 {
+        self.get(tenant)
+            .map_or(self.floor, |account| account.service.max(self.floor))
     }
 
     pub(crate) fn weight(&self, tenant: u64) -> u64 {

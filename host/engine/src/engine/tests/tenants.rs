@@ -435,7 +435,10 @@ fn every_tenants_request_gets_what_it_gets_alone() {
             }
             let progress = engine.step().unwrap();
             engine.check_integrity().unwrap();
-            waited.set(waited.get().max(longest_wait(&engine)));
+            // A whole prompt is paid for afterwards, in many steps.
+            if !load.info.whole_prompt {
+                waited.set(waited.get().max(longest_wait(&engine)));
+            }
             if progress == Progress::Idle && turn > 50 {
                 break;
             }
@@ -462,7 +465,7 @@ fn every_tenants_request_gets_what_it_gets_alone() {
     );
     assert!(preempted.get() > 100);
     assert!(
-        waited.get() < 400,
+        waited.get() < 150,
         "a sequence sat out {} steps",
         waited.get()
     );
