@@ -38,7 +38,15 @@ pub(crate) fn apply(state: &mut State, output: StepOutput) -> Result<(), EngineE
         match outcome {
             SampleOutcome::Token(sampled) => collect_token(state, id, sampled),
             SampleOutcome::Embedding(vector) => collect_embedding(state, id, vector),
-            SampleOutcome::Failed(message) => collect_failure(state, id, message),
+            SampleOutcome::Refused(message) => collect_failure(state, id, |choice| {
+                EngineError::NothingToChoose { choice, message }
+            }),
+            SampleOutcome::Failed(message) => {
+                collect_failure(state, id, |choice| EngineError::Sampling {
+                    choice,
+                    message,
+                });
+            }
             SampleOutcome::Candidates(_) | SampleOutcome::Row(_) => {
                 stepping::gather(state, id, outcome);
             }
@@ -257,7 +265,8 @@ fn collect_embedding(state: &mut State, id: SequenceId, vector: Vec<f32>) {
     }
 }
 
-fn collect_failure(state: &mut State, id: SequenceId, message: String) {
+/// `error` is made from the number of the choice.
+fn collect_failure(state: &mut State, id: SequenceId, error: impl FnOnce(u32) -> EngineError) {
     let Some(sequence) = state.sequences.get_mut(&id) else {
         return;
     };
@@ -266,10 +275,6 @@ fn collect_failure(state: &mut State, id: SequenceId, message: String) {
     }
     if sequence.is_live() {
         let (request, choice) = (sequence.request, sequence.choice());
-        state.fail(
-            request,
-            Some(choice),
-            EngineError::Sampling { choice, message },
-        );
+        state.fail(request, Some(choice), error(choice));
     }
 }

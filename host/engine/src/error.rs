@@ -178,7 +178,15 @@ pub enum EngineError {
         /// Expected and found.
         message: String,
     },
-    /// No token could be chosen.
+    /// What the request asks for leaves no token to choose.
+    #[error("no token can be chosen for choice {choice}: {message}")]
+    NothingToChoose {
+        /// Of the request.
+        choice: u32,
+        /// What the device said.
+        message: String,
+    },
+    /// The model gave nothing to choose from.
     #[error("no token could be chosen for choice {choice}: {message}")]
     Sampling {
         /// Of the request.
@@ -257,6 +265,7 @@ impl EngineError {
         match self {
             Self::Executor(_) => "executor",
             Self::Malformed { .. } => "malformed",
+            Self::NothingToChoose { .. } => "nothing_to_choose",
             Self::Sampling { .. } => "sampling",
             Self::Constraint { .. } => "constraint",
             Self::Chooser(_) => "chooser",

@@ -148,7 +148,9 @@ pub enum SampleOutcome {
     Candidates(Box<Candidates>),
     /// A whole row for a guest ([`Draw::Row`](crate::Draw::Row)).
     Row(Box<LogitsRow>),
-    /// Nothing could be chosen (all tokens masked, logits not finite): ends that sequence.
+    /// The request's stages and mask leave no token, or one of its stages cannot be applied: ends that sequence.
+    Refused(String),
+    /// The model gave nothing to choose from (logits that are not finite): ends that sequence.
     Failed(String),
 }
 

@@ -51,8 +51,13 @@ impl template::GuestTemplate for Template {
     }
 
     fn render(&self, conversation: template::Conversation) -> Result<Vec<Segment>, Error> {
-        misbehave::misbehave(&conversation.messages);
-        Ok(match conversation.messages.as_str() {
+        let kwargs = conversation
+            .kwargs
+            .as_deref()
+            .filter(|text| text.contains("attack"));
+        let what = misbehave::asked(kwargs.unwrap_or(&conversation.messages));
+        misbehave::misbehave(what);
+        Ok(match what {
             "error" => return Err(Error::InvalidRequest("roles must alternate\u{7}".into())),
             "forge" => vec![Segment::Special(4_000_000_000)],
             "media" => vec![Segment::Media(0)],

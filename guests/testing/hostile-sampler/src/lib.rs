@@ -40,6 +40,7 @@ impl Guest for Hostile {
 impl GuestSampler for Hold {
     fn create(request: String, facts: ModelFacts) -> Result<Sampler, Error> {
         misbehave::set_hook();
+        let request = misbehave::asked(&request).to_owned();
         if request == "error" {
             return Err(Error::InvalidRequest("temperature must not be hot".into()));
         }

@@ -89,8 +89,10 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         }
     };
     let raw = LogSumExp::of(isa, logits);
-    if let Some(reason) = raw.failure() {
-        return SampleOutcome::Failed(reason.to_owned());
+    match raw.failure() {
+        Some(MASKED) => return SampleOutcome::Refused(MASKED.to_owned()),
+        Some(reason) => return SampleOutcome::Failed(reason.to_owned()),
+        None => {}
     }
     let plan = draw.plan;
     let mut run = stages::Run::new(isa, draw);
@@ -101,7 +103,7 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
         work.processed.extend_from_slice(logits);
         for stage in &plan.stages {
             if let Err(reason) = run.apply(stage, &mut work.processed) {
-                return SampleOutcome::Failed(reason);
+                return SampleOutcome::Refused(reason);
             }
         }
         &work.processed
@@ -113,7 +115,7 @@ pub(crate) fn draw(isa: Isa, logits: &[f32], draw: &Draw<'_>, work: &mut Work) -
     };
     if norm.failure().is_some() {
         let stages: Vec<&str> = plan.stages.iter().map(stage_name).collect();
-        return SampleOutcome::Failed(nothing_left(&stages));
+        return SampleOutcome::Refused(nothing_left(&stages));
     }
     let both = rows::Both {
         raw: (logits, raw),

@@ -36,7 +36,7 @@ const THREADS: u32 = 512;
 const SHARED: u32 = 11_776;
 
 /// Draws whose results are read by one thread. A list of 256 candidates takes 1 µs.
-const MANY: usize = 16;
+const MANY: usize = 64;
 
 /// Most tokens: sums of the kernel stay within 32 bits.
 const MOST_TOKENS: u32 = 1 << 19;

@@ -86,7 +86,7 @@ pub(super) fn choose(row: Row, admission: &Admission, mask: Option<&[u32]>) -> S
         .max_by_key(|&token| (value(token), std::cmp::Reverse(token)))
     {
         Some(token) => SampleOutcome::Token(score(hash, token, row.vocab, row.top)),
-        None => SampleOutcome::Failed("all tokens are masked".to_owned()),
+        None => SampleOutcome::Refused("all tokens are masked".to_owned()),
     }
 }
 
@@ -110,7 +110,7 @@ fn candidates(
 ) -> SampleOutcome {
     let mut tokens: Vec<TokenId> = (0..row.vocab).filter(allowed).collect();
     if tokens.is_empty() {
-        return SampleOutcome::Failed("all tokens are masked".to_owned());
+        return SampleOutcome::Refused("all tokens are masked".to_owned());
     }
     let logit = |token: TokenId| logprob(raw(row.logits.hash, token));
     let logits: Vec<f64> = tokens
@@ -159,7 +159,7 @@ fn logits_row(
         })
         .collect();
     if logits.iter().all(|logit| logit.is_infinite()) {
-        return SampleOutcome::Failed("all tokens are masked".to_owned());
+        return SampleOutcome::Refused("all tokens are masked".to_owned());
     }
     SampleOutcome::Row(Box::new(LogitsRow {
         raw: (raw != logits).then_some(raw),

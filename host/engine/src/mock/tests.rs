@@ -373,7 +373,7 @@ fn masks_and_stages_restrict_the_choice() {
                 words: Arc::new(vec![0; 4])
             }
         ),
-        SampleOutcome::Failed(_)
+        SampleOutcome::Refused(_)
     ));
 }
 

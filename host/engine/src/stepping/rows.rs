@@ -104,7 +104,7 @@ impl<'a> Row<'a> {
 }
 
 /// Requests from which on their rows are made by several threads: each takes some 2 µs.
-const MANY: usize = 16;
+const MANY: usize = 64;
 
 /// What each request's guest sees.
 pub(super) fn all(ready: &[Ready<'_>], vocab: u32) -> Vec<Rows> {

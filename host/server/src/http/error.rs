@@ -120,9 +120,10 @@ pub(super) fn from_engine(error: &EngineError, field: &'static str, retry_after:
         EngineError::Chooser(_) => ApiError::Guest {
             message: error.to_string(),
         },
-        // Which field asked for the grammar, or for so many branches, is known no more.
+        // Which field asked for the grammar, for so many branches, or took the tokens away is known no more.
         EngineError::Constraint { .. }
         | EngineError::BranchesDoNotFit { .. }
+        | EngineError::NothingToChoose { .. }
         | EngineError::OverQuota { .. } => ApiError::Invalid {
             param: None,
             message: error.to_string(),

@@ -305,7 +305,7 @@ fn stages_by_hand() {
 #[test]
 fn what_cannot_be_sampled_says_why() {
     let failed = |x: &[f32], plan: &SamplingPlan| match run(x, plan, &History::default(), 0) {
-        SampleOutcome::Failed(why) => why,
+        SampleOutcome::Refused(why) => why,
         other => panic!("{other:?}"),
     };
     assert!(failed(&[1.0, f32::NAN], &SamplingPlan::greedy()).contains("not finite"));

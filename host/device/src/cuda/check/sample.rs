@@ -272,7 +272,12 @@ fn one(gpu: &Arc<Gpu>, case: Case, name: &str, plans: &[SamplingPlan]) -> Result
 fn difference(found: &SampleOutcome, want: &SampleOutcome) -> f64 {
     match (found, want) {
         (SampleOutcome::Token(a), SampleOutcome::Token(b)) => apart(a, b),
-        (SampleOutcome::Failed(a), SampleOutcome::Failed(b)) if a == b => 0.0,
+        (SampleOutcome::Failed(a), SampleOutcome::Failed(b))
+        | (SampleOutcome::Refused(a), SampleOutcome::Refused(b))
+            if a == b =>
+        {
+            0.0
+        }
         _ => f64::INFINITY,
     }
 }

@@ -86,14 +86,17 @@ pub(super) fn outcome(
     let why = match (result.failure & 0xff, refused) {
         (failure::NONE | failure::NONE_LEFT, Some(reason)) => reason.clone(),
         (failure::NONE, None) => return handed(result, lists, note, widths),
-        (failure::NOT_FINITE, _) => NOT_FINITE.to_owned(),
+        (failure::NOT_FINITE, _) => return SampleOutcome::Failed(NOT_FINITE.to_owned()),
         (failure::MASKED, _) => MASKED.to_owned(),
         (failure::NONE_LEFT, _) => nothing_left(names),
         (failure::TEMPERATURE, _) => bad_temperature(note.bad_temperature),
         (failure::NO_PROBABILITIES, _) => NO_PROBABILITIES.to_owned(),
-        (other, _) => format!("the sampling kernel reported failure {other}, which is unknown"),
+        (other, _) => {
+            let why = format!("the sampling kernel reported failure {other}, which is unknown");
+            return SampleOutcome::Failed(why);
+        }
     };
-    SampleOutcome::Failed(why)
+    SampleOutcome::Refused(why)
 }
 
 /// What a draw was for.

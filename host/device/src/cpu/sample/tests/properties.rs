@@ -305,7 +305,7 @@ fn numbers_out_of_range_are_refused() {
             draw: DrawKind::Sample,
         };
         match run(&[1.0, 2.0], &plan, &History::default(), 1) {
-            SampleOutcome::Failed(why) => assert!(why.contains("expected"), "{stage:?}: {why}"),
+            SampleOutcome::Refused(why) => assert!(why.contains("expected"), "{stage:?}: {why}"),
             other => panic!("{stage:?}: {other:?}"),
         }
     }
@@ -315,5 +315,5 @@ fn numbers_out_of_range_are_refused() {
         draw: DrawKind::Sample,
     };
     let got = run(&[1.0, 2.0], &plan, &History::default(), 1);
-    assert!(matches!(got, SampleOutcome::Failed(why) if why.contains("two mirostat")));
+    assert!(matches!(got, SampleOutcome::Refused(why) if why.contains("two mirostat")));
 }

@@ -161,7 +161,12 @@ fn difference(found: &SampleOutcome, want: &SampleOutcome) -> f64 {
     match (found, want) {
         (SampleOutcome::Candidates(a), SampleOutcome::Candidates(b)) => candidates_apart(a, b),
         (SampleOutcome::Row(a), SampleOutcome::Row(b)) => rows_apart(a, b),
-        (SampleOutcome::Failed(a), SampleOutcome::Failed(b)) if a == b => 0.0,
+        (SampleOutcome::Failed(a), SampleOutcome::Failed(b))
+        | (SampleOutcome::Refused(a), SampleOutcome::Refused(b))
+            if a == b =>
+        {
+            0.0
+        }
         _ => f64::INFINITY,
     }
 }
