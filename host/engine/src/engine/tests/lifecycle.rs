@@ -222,7 +222,7 @@ fn a_choice_that_cannot_be_sampled_fails_its_request_alone() {
     let bad = submit(&mut engine, bad);
     let good = submit(&mut engine, request(2, vec![9; 8], 9));
     run(&mut engine);
-    let expected = EngineError::Sampling {
+    let expected = EngineError::NothingToChoose {
         choice: 0,
         message: "all tokens are masked".to_owned(),
     };

@@ -465,6 +465,6 @@ fn a_search_that_cannot_be_sampled_names_its_only_choice() {
     let error = bench.finish(request, chooser).error.unwrap();
     assert_eq!(
         error.to_string(),
-        "no token could be chosen for choice 0: all tokens are masked"
+        "no token can be chosen for choice 0: all tokens are masked"
     );
 }
