@@ -35,7 +35,7 @@ use crate::openai::ApiError;
 use axum::Router;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -131,8 +131,8 @@ pub fn router(admin: Admin) -> Router {
 /// Lets in who shows the key; logs what was done.
 async fn guard(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     let keys = &admin.0.keys;
-    let shown = shown_key(request.headers());
-    if keys.is_open() || shown.and_then(|key| keys.tenant(key)).is_none() {
+    let shown = crate::http::shown_key(request.headers());
+    if keys.is_empty() || shown.and_then(|key| keys.tenant(key)).is_none() {
         return ApiError::Unauthorized.into_response();
     }
     if let Some(found) = request.headers().get(header::CONTENT_ENCODING) {
@@ -143,11 +143,6 @@ async fn guard(State(admin): State<Admin>, request: Request, next: Next) -> Resp
     let response = next.run(request).await;
     tracing::info!(%method, path, status = response.status().as_u16(), "admin");
     response
-}
-
-fn shown_key(headers: &HeaderMap) -> Option<&str> {
-    let plain = || headers.get("x-api-key")?.to_str().ok();
-    crate::http::bearer(headers).or_else(plain)
 }
 
 async fn unknown_path(request: Request) -> ApiError {

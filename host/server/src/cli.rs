@@ -1,6 +1,7 @@
 //! The command line: `guesthouse serve smollm2` and the rest. Flags carry vLLM's names where it has them.
 
 mod bench;
+mod books;
 mod chat;
 mod doctor;
 mod generate;

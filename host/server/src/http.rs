@@ -1,6 +1,7 @@
 //! The HTTP server: routes, and the way of a request from body to events and back.
 //!
 //! - `config`, `listen`, `server`, `stall`: the listener, its limits, graceful shutdown;
+//! - `access`, `pins`, `defaults`, `limits`, `guest_time`: tenants, their keys, what they may do, and how much;
 //! - `body`, `auth`, `error`: what stands before and after each route;
 //! - `prepare` turns a valid request into a [`Job`](job::Job); `running` submits it and hands out updates as they come;
 //! - `embedding` runs prompts through an embedding model;
@@ -9,19 +10,24 @@
 //!
 //! It must not know how models are loaded: it sees [`crate::serving`] alone, and [`crate::modules`] for what tenants bring.
 
+mod access;
 mod auth;
 mod body;
 mod config;
+mod defaults;
 mod docs;
 mod embedding;
 mod error;
 mod format;
 mod grammar;
+mod guest_time;
 mod ids;
 mod job;
+mod limits;
 mod listen;
 mod metrics;
 mod openapi;
+mod pins;
 mod prepare;
 mod routes;
 mod running;
@@ -30,8 +36,9 @@ mod sse;
 mod stall;
 mod state;
 
-pub(crate) use auth::bearer;
-pub use config::{ApiKeys, CorsOrigins, HttpConfig, Tenant};
+pub use access::{Access, ApiKeys, Directory};
+pub(crate) use auth::shown_key;
+pub use config::{CorsOrigins, HttpConfig};
 pub use listen::{Listener, PrivateSocket};
 pub use openapi::document as openapi_document;
 pub use routes::router;

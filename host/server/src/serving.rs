@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use guesthouse_component::Recorder;
 use guesthouse_engine::{CacheSalt, Chooser, EngineHandle, LogprobsMode, SamplingPlan, TokenId};
 use guesthouse_grammar::GrammarCompiler;
-use guesthouse_tenants::Tenant;
+use guesthouse_tenants::{Pins, Tenant};
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub struct ServedModel {
     pub grammars: GrammarCompiler,
     /// Its chat and sampler guests.
     pub guests: Arc<dyn Guests>,
+    /// Name of the graph module that built it.
+    pub graph: String,
     /// Tokens that end an answer: the tokenizer's EOS and those of `generation_config.json`.
     pub stop_tokens: Vec<TokenId>,
     /// Root of prefix-cache keys: weights, configuration, graph module, KV format and tenant.
@@ -116,6 +118,17 @@ pub enum GuestError {
         /// Those that there are.
         known: Vec<String>,
     },
+    /// The tenant's policy names a module that is not there.
+    #[error(
+        "the {role} module '{name}', which is pinned for this tenant and model, does not exist; bring it back, or have the \
+         pin changed"
+    )]
+    NoPinned {
+        /// As the policy names it.
+        name: String,
+        /// What it is for.
+        role: String,
+    },
     /// The guest cannot do what the request asks.
     #[error("{0}")]
     Unsupported(String),
@@ -134,6 +147,8 @@ pub struct RequestScope {
     pub now: u64,
     /// Whose request it is: decides which modules serve it, and who pays for them.
     pub tenant: Arc<Tenant>,
+    /// What the tenant pinned for the model.
+    pub pins: Pins,
     /// Takes the calls down.
     pub record: Option<Recorder>,
 }
@@ -145,6 +160,7 @@ impl RequestScope {
         Self {
             now,
             tenant: Tenant::anonymous(),
+            pins: Pins::default(),
             record: None,
         }
     }

@@ -32,7 +32,7 @@ pub use error::TenantsError;
 pub use id::{BadName, TenantId};
 pub use key::{KeyId, NewKey};
 pub use policy::{ModelAccess, Pins, Policy, Quotas};
-pub use quota::{Bucket, Refused, Reservation, Usage};
+pub use quota::{Bucket, Level, Levels, Refused, Reservation, Usage};
 pub use registry::{
     CodeRecord, Counted, KeyInfo, ModuleState, ModuleVersion, NewModule, Registry, TenantRecord,
     UsageDay, day_of,

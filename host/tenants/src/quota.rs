@@ -1,10 +1,12 @@
 //! How much tenants use right now, against their limits. Knows neither clocks nor the network: callers pass the time.
 
 mod bucket;
+mod level;
 #[cfg(test)]
 mod tests;
 
 pub use bucket::Bucket;
+pub use level::{Level, Levels};
 
 use crate::{Quotas, Tenant};
 use std::collections::HashMap;

@@ -27,6 +27,7 @@ use crate::{Tenant, TenantId, TenantsError};
 use open::Store;
 use rusqlite::{Transaction, TransactionBehavior};
 use snapshot::Snapshot;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -102,6 +103,13 @@ impl Registry {
     #[must_use]
     pub fn list(&self) -> Vec<TenantRecord> {
         self.current().tenants.values().cloned().collect()
+    }
+
+    /// The numbers of all tenants.
+    #[must_use]
+    pub fn numbers(&self) -> BTreeSet<u64> {
+        let current = self.current();
+        current.tenants.values().map(|t| t.tenant.number).collect()
     }
 
     /// One tenant with its keys.

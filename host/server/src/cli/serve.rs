@@ -1,10 +1,12 @@
 //! `guesthouse serve`.
 
+use super::books::Books;
 use super::options::ModelOptions;
 use super::state::{StateFile, follow};
 use crate::admin::{self, Admin};
 use crate::http::{
-    self, ApiKeys, AppState, CorsOrigins, HttpConfig, Listener, PrivateSocket, Served,
+    self, Access, ApiKeys, AppState, CorsOrigins, Directory, HttpConfig, Listener, PrivateSocket,
+    Served,
 };
 use crate::model::watch::Watcher;
 use crate::model::{LoadedModel, ModuleStore};
@@ -38,6 +40,12 @@ pub(super) struct Serve {
     /// Key that clients must send as `Authorization: Bearer`; may be given several times.
     #[arg(long, env = "GUESTHOUSE_API_KEY", hide_env_values = true)]
     api_key: Vec<String>,
+    /// Asks for no keys, even where there are some, and shows all metrics to everyone.
+    #[arg(long)]
+    no_auth: bool,
+    /// Most sequences (prompts times choices) per request.
+    #[arg(long, default_value_t = 256)]
+    max_sequences: usize,
     /// Origins of web pages that may use the API; `*` is all.
     #[arg(long, num_args = 1..)]
     allowed_origins: Vec<String>,
@@ -114,12 +122,22 @@ impl Serve {
         tenants: Option<Arc<Registry>>,
     ) -> Result<()> {
         let model = Arc::clone(&loaded.served);
+        self.announce(tenants.as_deref());
         let address = format!("{}:{}", self.host, self.port);
         let listener = TcpListener::bind(&address)
             .await
             .with_context(|| format!("cannot listen on {address}"))?;
         let config = HttpConfig {
             api_keys: ApiKeys::new(&self.api_key),
+            directory: tenants
+                .clone()
+                .map(|registry| registry as Arc<dyn Directory>),
+            admin_keys: ApiKeys::new(&self.admin_key),
+            access: if self.no_auth {
+                Access::Open
+            } else {
+                Access::Keys
+            },
             cors: match self.allowed_origins.as_slice() {
                 [] => CorsOrigins::None,
                 list if list.iter().any(|o| o == "*") => CorsOrigins::Any,
@@ -128,9 +146,13 @@ impl Serve {
             drain_timeout: Duration::from_secs(self.drain_timeout),
             max_body_bytes: self.max_body_bytes,
             max_logprobs: self.max_logprobs,
+            max_sequences: self.max_sequences,
             ..HttpConfig::default()
         };
         let state = AppState::new(vec![Arc::clone(&model)], config.clone());
+        let books = tenants
+            .clone()
+            .map(|registry| Books::open(registry, &state, modules));
         let following = tenants.clone().map(|tenants| tokio::spawn(follow(tenants)));
         let admin = self
             .admin(modules, &loaded, &state, config, tenants)
@@ -149,6 +171,9 @@ impl Serve {
         for model in state.served() {
             model.engine.shutdown(Drain::No);
         }
+        if let Some(books) = books {
+            books.close().await;
+        }
         let Some(served) = served else {
             bail!("a second signal cut running requests off");
         };
@@ -164,6 +189,20 @@ impl Serve {
 }
 
 impl Serve {
+    /// Says whether keys are asked for.
+    fn announce(&self, tenants: Option<&Registry>) {
+        if self.no_auth {
+            tracing::warn!(
+                "--no-auth: every route is open to everyone who reaches this server, and /metrics shows all tenants"
+            );
+            return;
+        }
+        if let Some(registry) = tenants.filter(|registry| registry.requires_key()) {
+            let tenants = registry.numbers().len();
+            tracing::info!(tenants, "keys are asked for: one was made before");
+        }
+    }
+
     /// Starts the admin API where there is a key for it.
     async fn admin(
         &self,
@@ -174,7 +213,7 @@ impl Serve {
         tenants: Option<Arc<Registry>>,
     ) -> Result<Option<JoinHandle<()>>> {
         let keys = ApiKeys::new(&self.admin_key);
-        if keys.is_open() {
+        if keys.is_empty() {
             return Ok(None);
         }
         let base = self.model.options();

@@ -1,33 +1,38 @@
-//! API keys, and a line of log per request.
+//! Who asks: the key that a request shows.
 
-use super::{AppState, Tenant};
+use super::access::{Access, Caller, Sees};
+use super::{AppState, HttpConfig};
 use crate::openai::ApiError;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use guesthouse_tenants::Tenant;
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Open to everyone: what probes, scrapers and newcomers read, as in vLLM.
-const OPEN: &[&str] = &["/health", "/ping", "/metrics", "/docs", "/openapi.json"];
+/// Open to everyone: what probes and newcomers read.
+const OPEN: &[&str] = &["/health", "/ping", "/docs", "/openapi.json"];
 
-/// Refuses who shows no key; tells handlers whose key it was, as a [`Tenant`] among the request's extensions.
+/// What the administrator's key opens.
+const ADMIN: &[&str] = &["/metrics"];
+
+/// Refuses who shows no key where one is needed; tells handlers whose it was, as a [`Caller`] and an `Arc<Tenant>` among
+/// the request's extensions.
 pub(super) async fn check_key(
     State(state): State<AppState>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let keys = &state.config().api_keys;
-    let shown = bearer(request.headers()).and_then(|key| keys.tenant(key));
-    let open = keys.is_open()
-        || request.method() == Method::OPTIONS
-        || OPEN.contains(&request.uri().path());
-    match shown {
-        None if !open => return ApiError::Unauthorized.into_response(),
-        tenant => request
-            .extensions_mut()
-            .insert::<Tenant>(tenant.unwrap_or_default()),
+    let Some(caller) = caller(state.config(), &request) else {
+        return ApiError::Unauthorized.into_response();
     };
+    if let Err(error) = super::body::check_encoding(request.headers()) {
+        return error.into_response();
+    }
+    let extensions = request.extensions_mut();
+    extensions.insert(Arc::clone(&caller.tenant));
+    extensions.insert(caller);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let began = Instant::now();
     let response = next.run(request).await;
@@ -36,7 +41,44 @@ pub(super) async fn check_key(
     response
 }
 
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+/// None where a key is needed, and none that fits was shown.
+fn caller(config: &HttpConfig, request: &Request) -> Option<Caller> {
+    let directory = config.directory.as_ref();
+    let path = request.uri().path();
+    let keyed = config.access == Access::Keys
+        && (!config.api_keys.is_empty() || directory.is_some_and(|d| d.requires_key()));
+    let shown = shown_key(request.headers());
+    let known = shown.and_then(|key| {
+        let listed = directory.and_then(|directory| directory.authenticate(key));
+        listed.or_else(|| config.api_keys.tenant(key))
+    });
+    if let Some(tenant) = known {
+        let sees = if keyed { Sees::Own } else { Sees::All };
+        return Some(Caller { tenant, sees });
+    }
+    let admin =
+        ADMIN.contains(&path) && shown.is_some_and(|key| config.admin_keys.tenant(key).is_some());
+    let open = !keyed || OPEN.contains(&path) || request.method() == Method::OPTIONS;
+    let tenant = Tenant::anonymous();
+    match (admin || !keyed, open) {
+        (true, _) => Some(Caller {
+            tenant,
+            sees: Sees::All,
+        }),
+        (false, true) => Some(Caller {
+            tenant,
+            sees: Sees::Own,
+        }),
+        (false, false) => None,
+    }
+}
+
+/// The key of `Authorization: Bearer`, else of `x-api-key`.
+pub(crate) fn shown_key(headers: &HeaderMap) -> Option<&str> {
+    bearer(headers).or_else(|| headers.get("x-api-key")?.to_str().ok())
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, key) = headers
         .get(header::AUTHORIZATION)?
         .to_str()

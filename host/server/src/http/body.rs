@@ -16,7 +16,6 @@ impl FromRequest<AppState> for JsonBytes {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_type(request.headers())?;
-        check_encoding(request.headers())?;
         let config = state.config();
         let limit = config.max_body_bytes;
         // Refused before any of it is read.
@@ -59,7 +58,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Compressed bodies are not taken: their real size is known only once they are unpacked.
-fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     let found = headers
         .get_all(header::CONTENT_ENCODING)
         .iter()

@@ -1,14 +1,20 @@
 //! Limits and switches of the HTTP server.
 
-use guesthouse_engine::CacheSalt;
-use sha2::{Digest, Sha256};
+use super::{Access, ApiKeys, Directory};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings of the HTTP server.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// Keys of which a client must show one; none set lets everyone in.
+    /// Keys of the command line, of which a client must show one.
     pub api_keys: ApiKeys,
+    /// Tenants with keys of their own, beside those.
+    pub directory: Option<Arc<dyn Directory>>,
+    /// Keys that read all of `/metrics`, and nothing else.
+    pub admin_keys: ApiKeys,
+    /// Whether keys are asked for.
+    pub access: Access,
     /// Largest body read, bytes.
     pub max_body_bytes: usize,
     /// Longest time for a body to arrive.
@@ -35,6 +41,8 @@ pub struct HttpConfig {
     pub cors: CorsOrigins,
     /// Most choices per prompt.
     pub max_n: u32,
+    /// Most sequences per request: prompts times choices.
+    pub max_sequences: usize,
     /// Most alternatives per log-probability (vLLM's `--max-logprobs`).
     pub max_logprobs: u32,
 }
@@ -43,6 +51,9 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             api_keys: ApiKeys::default(),
+            directory: None,
+            admin_keys: ApiKeys::default(),
+            access: Access::Keys,
             max_body_bytes: 8 << 20,
             body_timeout: Duration::from_secs(60),
             header_timeout: Duration::from_secs(30),
@@ -56,6 +67,7 @@ impl Default for HttpConfig {
             retry_after: 1,
             cors: CorsOrigins::None,
             max_n: 128,
+            max_sequences: 256,
             max_logprobs: 20,
         }
     }
@@ -71,61 +83,4 @@ pub enum CorsOrigins {
     Any,
     /// These, such as `https://chat.example`.
     These(Vec<String>),
-}
-
-/// Accepted API keys, as SHA-256 digests.
-#[derive(Clone, Default)]
-pub struct ApiKeys(Vec<[u8; 32]>);
-
-impl std::fmt::Debug for ApiKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ApiKeys({} keys)", self.0.len())
-    }
-}
-
-impl ApiKeys {
-    /// Keys as the administrator wrote them; empty ones are passed over.
-    pub fn new<S: AsRef<str>>(keys: impl IntoIterator<Item = S>) -> Self {
-        let keys = keys.into_iter().filter(|key| !key.as_ref().is_empty());
-        Self(
-            keys.map(|key| Sha256::digest(key.as_ref().as_bytes()).into())
-                .collect(),
-        )
-    }
-
-    /// Whether everyone may come in.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whose key `shown` is, if it is one. Takes as long for a wrong key as for a right one.
-    #[must_use]
-    pub fn tenant(&self, shown: &str) -> Option<Tenant> {
-        let digest: [u8; 32] = Sha256::digest(shown.as_bytes()).into();
-        let found = self.0.iter().fold(false, |found, key| {
-            let differing = key
-                .iter()
-                .zip(&digest)
-                .fold(0, |bits, (a, b)| bits | (a ^ b));
-            found | (std::hint::black_box(differing) == 0)
-        });
-        found.then_some(Tenant(digest))
-    }
-}
-
-/// Who asks: the digest of the key shown, or zeros where everyone may come in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tenant([u8; 32]);
-
-impl Tenant {
-    /// Root of prefix-cache keys: requests share blocks only within one tenant, and with equal `cache_salt` fields.
-    #[must_use]
-    pub fn salt(&self, model: CacheSalt, client: Option<&str>) -> CacheSalt {
-        let mut hash = Sha256::new();
-        hash.update(model.0);
-        hash.update(self.0);
-        hash.update(client.unwrap_or_default().as_bytes());
-        CacheSalt(hash.finalize().into())
-    }
 }

@@ -1,12 +1,13 @@
 //! Prompts through an embedding model.
 
 use super::error::{from_engine, from_submit};
-use super::metrics::{ModelMetrics, Outcome, Timeline};
-use super::state::ModelEntry;
+use super::limits::Hold;
+use super::metrics::{Meter, Outcome, Presence, Timeline};
+use super::state::Asked;
 use crate::openai::ApiError;
 use guesthouse_engine::{
-    CacheSalt, Disconnected, EngineHandle, Event, EventSink, GenerationParams, Owner, Priority,
-    Request, RequestId, SamplingPlan, Task, TokenId,
+    CacheSalt, Disconnected, EngineHandle, Event, EventSink, GenerationParams, Request, RequestId,
+    SamplingPlan, Task, TokenId,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,23 +34,23 @@ struct Waiting {
     engine: EngineHandle,
     id: RequestId,
     timeline: Timeline,
-    metrics: Arc<ModelMetrics>,
-    ended: bool,
+    meter: Meter,
+    length: u32,
+    /// Until it ends.
+    presence: Option<Presence>,
 }
 
 impl Waiting {
     fn end(&mut self, outcome: Outcome) {
-        if !self.ended {
-            self.metrics
-                .ended(&self.timeline, outcome, 0, Instant::now());
+        if self.presence.take().is_some() {
+            self.meter.ended(&self.timeline, outcome, 0, Instant::now());
         }
-        self.ended = true;
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if !self.ended {
+        if self.presence.is_some() {
             self.engine.cancel(self.id);
         }
         self.end(Outcome::Abort);
@@ -61,12 +62,15 @@ impl Drop for Waiting {
 /// # Errors
 /// When the engine refuses one, or fails.
 pub(super) async fn embed(
-    entry: &ModelEntry,
+    asked: &Asked,
     prompts: Vec<Vec<TokenId>>,
     cache_salt: CacheSalt,
+    hold: &Hold,
     retry_after: u32,
 ) -> Result<Vec<Vec<f32>>, ApiError> {
+    let entry = &asked.entry;
     let engine = &entry.model.engine;
+    let meter = entry.metrics.meter(&asked.caller.tenant);
     let plan = Arc::new(SamplingPlan::greedy());
     let (sender, mut events) = mpsc::unbounded_channel();
     let mut vectors = vec![Vec::new(); prompts.len()];
@@ -86,8 +90,8 @@ pub(super) async fn embed(
             },
             sampling: Arc::clone(&plan),
             seed: 0,
-            priority: Priority::default(),
-            owner: Owner::default(),
+            priority: asked.caller.priority(),
+            owner: asked.caller.owner(),
         };
         let events = sender.clone();
         engine
@@ -97,8 +101,9 @@ pub(super) async fn embed(
             engine: engine.clone(),
             id,
             timeline,
-            metrics: Arc::clone(&entry.metrics),
-            ended: false,
+            length,
+            presence: Some(meter.waiting()),
+            meter: meter.clone(),
         });
     }
     drop(sender);
@@ -110,7 +115,15 @@ pub(super) async fn embed(
             });
         };
         match event {
-            Event::Started { .. } => waiting[prompt].timeline.start(Instant::now()),
+            Event::Started { cached_tokens, .. } => {
+                let begun = &mut waiting[prompt];
+                begun.timeline.start(Instant::now());
+                begun.meter.started(begun.length, cached_tokens);
+                hold.used_prompt(begun.length);
+                if let Some(presence) = &mut begun.presence {
+                    presence.start();
+                }
+            }
             Event::Embedding(vector) => vectors[prompt] = vector,
             Event::Finished { .. } => {
                 waiting[prompt].end(Outcome::Stop);

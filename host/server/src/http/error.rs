@@ -24,7 +24,7 @@ impl IntoResponse for ApiError {
                     .headers_mut()
                     .insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
             }
-            Self::Limited { retry_after, .. } => {
+            Self::Limited { retry_after, .. } | Self::OverLimit { retry_after, .. } => {
                 response
                     .headers_mut()
                     .insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
@@ -59,6 +59,9 @@ pub(super) fn from_guest(error: GuestError, field: Option<&'static str>) -> ApiE
         GuestError::Busy(message) => ApiError::Overloaded {
             message,
             retry_after: 1,
+        },
+        GuestError::NoPinned { .. } => ApiError::Guest {
+            message: error.to_string(),
         },
         GuestError::Failed(message) => ApiError::Guest { message },
     }

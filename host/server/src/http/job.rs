@@ -1,8 +1,11 @@
 //! A request that only has to be run.
 
+use super::guest_time::GuestTime;
 use crate::serving::{Chat, ParserId, ServedModel};
 use crate::text::TextParams;
-use guesthouse_engine::{CacheSalt, Chooser, Constraint, LogprobsMode, SamplingPlan, TokenId};
+use guesthouse_engine::{
+    CacheSalt, Chooser, Constraint, LogprobsMode, Owner, Priority, SamplingPlan, TokenId,
+};
 use std::sync::Arc;
 
 /// One prompt and how long its answers may get.
@@ -29,7 +32,11 @@ pub(super) struct Job {
     pub(super) field: &'static str,
     pub(super) prompts: Vec<JobPrompt>,
     pub(super) n: u32,
+    /// Answers per prompt that are made, told or not.
+    pub(super) sequences: u32,
     pub(super) cache_salt: CacheSalt,
+    pub(super) priority: Priority,
+    pub(super) owner: Owner,
     pub(super) seed: u64,
     pub(super) text: Arc<TextParams>,
     /// Stop tokens whose number is told as `stop_reason`: the client's own.
@@ -39,6 +46,19 @@ pub(super) struct Job {
     pub(super) logprobs: LogprobsMode,
     /// Most tokens guessed per step.
     pub(super) drafts: u32,
+    /// Takes down what its guests use.
+    pub(super) time: GuestTime,
     /// A conversation has one prompt.
     pub(super) chat: Option<JobChat>,
+}
+
+impl Job {
+    /// Tokens that it may use at most: of prompts and of all answers.
+    pub(super) fn most_tokens(&self) -> u64 {
+        let of = |prompt: &JobPrompt| {
+            let answers = u64::from(prompt.max_tokens) * u64::from(self.sequences);
+            prompt.tokens.len() as u64 + answers
+        };
+        self.prompts.iter().map(of).sum()
+    }
 }

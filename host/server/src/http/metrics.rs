@@ -1,16 +1,22 @@
 //! What is measured, under vLLM's names.
 //!
 //! Counters and gauges of the engine come from its [`Stats`]; times are measured here, per choice, by the clock of the
-//! engine's events.
+//! engine's events. Names without a label `tenant` count everyone's requests, as vLLM does.
 
 mod histogram;
+mod tenants;
 mod text;
 
 use guesthouse_engine::Stats;
+use guesthouse_tenants::Tenant;
 use histogram::Histogram;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tenants::Absorb;
 use text::TextFormat;
+
+pub(super) use tenants::PerTenant;
 
 /// Buckets in seconds or tokens; vLLM's, so that recorded queries keep their resolution.
 const FIRST_TOKEN: &[f64] = &[
@@ -77,10 +83,13 @@ impl Timeline {
     }
 
     /// A token came.
-    pub(super) fn token(&mut self, at: Instant, metrics: &ModelMetrics) {
-        match self.last {
-            Some(last) => metrics.between_tokens.observe(seconds(last, at)),
-            None => metrics.first_token.observe(seconds(self.submitted, at)),
+    pub(super) fn token(&mut self, at: Instant, meter: &Meter) {
+        for series in &meter.0 {
+            series.generated.fetch_add(1, Ordering::Relaxed);
+            match self.last {
+                Some(last) => series.between_tokens.observe(seconds(last, at)),
+                None => series.first_token.observe(seconds(self.submitted, at)),
+            }
         }
         self.first.get_or_insert(at);
         self.last = Some(at);
@@ -91,9 +100,16 @@ fn seconds(from: Instant, to: Instant) -> f64 {
     to.saturating_duration_since(from).as_secs_f64()
 }
 
-/// Measurements of one model's requests.
-pub(super) struct ModelMetrics {
+/// Measurements of requests: a model's all, or one tenant's of a model.
+pub(super) struct Series {
     outcomes: [AtomicU64; OUTCOMES.len()],
+    /// Sequences that wait, and that run.
+    waiting: AtomicU64,
+    running: AtomicU64,
+    /// Of started prompts, and those of them that the prefix cache had.
+    prompts: AtomicU64,
+    cached: AtomicU64,
+    generated: AtomicU64,
     first_token: Histogram,
     between_tokens: Histogram,
     per_token: Histogram,
@@ -108,10 +124,15 @@ pub(super) struct ModelMetrics {
     choices: Histogram,
 }
 
-impl Default for ModelMetrics {
+impl Default for Series {
     fn default() -> Self {
         Self {
             outcomes: Default::default(),
+            waiting: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            prompts: AtomicU64::new(0),
+            cached: AtomicU64::new(0),
+            generated: AtomicU64::new(0),
             first_token: Histogram::new(FIRST_TOKEN),
             between_tokens: Histogram::new(BETWEEN_TOKENS),
             per_token: Histogram::new(BETWEEN_TOKENS),
@@ -128,9 +149,8 @@ impl Default for ModelMetrics {
     }
 }
 
-impl ModelMetrics {
-    /// A choice ended after `tokens` tokens.
-    pub(super) fn ended(&self, line: &Timeline, outcome: Outcome, tokens: u32, at: Instant) {
+impl Series {
+    fn ended(&self, line: &Timeline, outcome: Outcome, tokens: u32, at: Instant) {
         if let Some(i) = OUTCOMES.iter().position(|(known, _)| *known == outcome) {
             self.outcomes[i].fetch_add(1, Ordering::Relaxed);
         }
@@ -154,6 +174,100 @@ impl ModelMetrics {
     }
 }
 
+impl Absorb for Series {
+    fn absorb(&self, other: &Self) {
+        let counters: [fn(&Self) -> &AtomicU64; 5] = [
+            |s| &s.waiting,
+            |s| &s.running,
+            |s| &s.prompts,
+            |s| &s.cached,
+            |s| &s.generated,
+        ];
+        for counter in counters {
+            counter(self).fetch_add(counter(other).load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (into, from) in self.outcomes.iter().zip(&other.outcomes) {
+            into.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (_, _, histogram) in HISTOGRAMS {
+            histogram(self).absorb(histogram(other));
+        }
+    }
+}
+
+/// Measurements of one model's requests.
+#[derive(Default)]
+pub(super) struct ModelMetrics {
+    total: Arc<Series>,
+    tenants: PerTenant<Series>,
+}
+
+impl ModelMetrics {
+    /// What measures a request of a tenant.
+    pub(super) fn meter(&self, tenant: &Tenant) -> Meter {
+        Meter([Arc::clone(&self.total), self.tenants.of(tenant)])
+    }
+}
+
+/// Measures one request: for its model, and for its tenant.
+#[derive(Clone)]
+pub(super) struct Meter([Arc<Series>; 2]);
+
+impl Meter {
+    /// A prompt began to be computed.
+    pub(super) fn started(&self, prompt: u32, cached: u32) {
+        for series in &self.0 {
+            series.prompts.fetch_add(prompt.into(), Ordering::Relaxed);
+            series.cached.fetch_add(cached.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// A choice ended after `tokens` tokens.
+    pub(super) fn ended(&self, line: &Timeline, outcome: Outcome, tokens: u32, at: Instant) {
+        for series in &self.0 {
+            series.ended(line, outcome, tokens, at);
+        }
+    }
+
+    /// A sequence that waits, until it starts or the presence is dropped.
+    pub(super) fn waiting(&self) -> Presence {
+        Presence::of(self, |series| &series.waiting)
+    }
+}
+
+type Gauge = fn(&Series) -> &AtomicU64;
+
+/// Counts a sequence where it is, while it lives.
+pub(super) struct Presence {
+    meter: Meter,
+    gauge: Gauge,
+}
+
+impl Presence {
+    fn of(meter: &Meter, gauge: Gauge) -> Self {
+        for series in &meter.0 {
+            gauge(series).fetch_add(1, Ordering::Relaxed);
+        }
+        Self {
+            meter: meter.clone(),
+            gauge,
+        }
+    }
+
+    /// It waits no longer.
+    pub(super) fn start(&mut self) {
+        *self = Self::of(&self.meter, |series| &series.running);
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        for series in &self.meter.0 {
+            (self.gauge)(series).fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// One model's name and numbers.
 pub(super) struct Measured<'a> {
     pub(super) name: &'a str,
@@ -165,10 +279,79 @@ pub(super) struct Measured<'a> {
 /// Name, help and where the value is.
 type Family<V> = (&'static str, &'static str, V);
 type OfStats<T> = fn(&Stats) -> T;
-type OfMetrics = fn(&ModelMetrics) -> &Histogram;
+type OfSeries = fn(&Series) -> &Histogram;
+
+/// Without the prefix of their names.
+const HISTOGRAMS: [Family<OfSeries>; 13] = [
+    (
+        "time_to_first_token_seconds",
+        "From submission to a choice's first token.",
+        |m| &m.first_token,
+    ),
+    (
+        "inter_token_latency_seconds",
+        "From one token to the next.",
+        |m| &m.between_tokens,
+    ),
+    (
+        "time_per_output_token_seconds",
+        "From one token to the next.",
+        |m| &m.between_tokens,
+    ),
+    (
+        "request_time_per_output_token_seconds",
+        "Mean time per token after the first, per choice.",
+        |m| &m.per_token,
+    ),
+    (
+        "e2e_request_latency_seconds",
+        "From submission to the end.",
+        |m| &m.request,
+    ),
+    (
+        "request_queue_time_seconds",
+        "From submission to the first step.",
+        |m| &m.queue,
+    ),
+    (
+        "request_inference_time_seconds",
+        "From the first step to the last token.",
+        |m| &m.inference,
+    ),
+    (
+        "request_prefill_time_seconds",
+        "From the first step to the first token.",
+        |m| &m.prefill,
+    ),
+    (
+        "request_decode_time_seconds",
+        "From the first token to the last.",
+        |m| &m.decode,
+    ),
+    ("request_prompt_tokens", "Prompt tokens per choice.", |m| {
+        &m.prompt_tokens
+    }),
+    (
+        "request_generation_tokens",
+        "Tokens generated per choice.",
+        |m| &m.generation_tokens,
+    ),
+    (
+        "request_params_max_tokens",
+        "Most tokens allowed, per choice.",
+        |m| &m.max_tokens,
+    ),
+    ("request_params_n", "Choices per prompt, per choice.", |m| {
+        &m.choices
+    }),
+];
 
 /// All of them in Prometheus' text format, version 0.0.4.
-pub(super) fn render(models: &[Measured<'_>]) -> String {
+pub(super) fn render(
+    models: &[Measured<'_>],
+    refused: &PerTenant<Refusals>,
+    knows: &dyn Fn(u64) -> bool,
+) -> String {
     let mut out = TextFormat::default();
     let gauges: [Family<OfStats<f64>>; 3] = [
         (
@@ -250,108 +433,217 @@ pub(super) fn render(models: &[Measured<'_>]) -> String {
             );
         }
     }
-    out.family(
-        "vllm:request_success_total",
-        "counter",
-        "Choices that ended, by how.",
-    );
-    for model in models {
-        for (i, (_, reason)) in OUTCOMES.iter().enumerate() {
-            let count = model.metrics.outcomes[i].load(Ordering::Relaxed);
-            out.sample(
-                "vllm:request_success_total",
-                &[("model_name", model.name), ("finished_reason", reason)],
-                count as f64,
-            );
-        }
-    }
-    let histograms: [Family<OfMetrics>; 12] = [
-        (
-            "vllm:time_to_first_token_seconds",
-            "From submission to a choice's first token.",
-            |m| &m.first_token,
-        ),
-        (
-            "vllm:inter_token_latency_seconds",
-            "From one token to the next.",
-            |m| &m.between_tokens,
-        ),
-        (
-            "vllm:time_per_output_token_seconds",
-            "From one token to the next.",
-            |m| &m.between_tokens,
-        ),
-        (
-            "vllm:request_time_per_output_token_seconds",
-            "Mean time per token after the first, per choice.",
-            |m| &m.per_token,
-        ),
-        (
-            "vllm:e2e_request_latency_seconds",
-            "From submission to the end.",
-            |m| &m.request,
-        ),
-        (
-            "vllm:request_queue_time_seconds",
-            "From submission to the first step.",
-            |m| &m.queue,
-        ),
-        (
-            "vllm:request_inference_time_seconds",
-            "From the first step to the last token.",
-            |m| &m.inference,
-        ),
-        (
-            "vllm:request_prefill_time_seconds",
-            "From the first step to the first token.",
-            |m| &m.prefill,
-        ),
-        (
-            "vllm:request_decode_time_seconds",
-            "From the first token to the last.",
-            |m| &m.decode,
-        ),
-        (
-            "vllm:request_prompt_tokens",
-            "Prompt tokens per choice.",
-            |m| &m.prompt_tokens,
-        ),
-        (
-            "vllm:request_generation_tokens",
-            "Tokens generated per choice.",
-            |m| &m.generation_tokens,
-        ),
-        (
-            "vllm:request_params_max_tokens",
-            "Most tokens allowed, per choice.",
-            |m| &m.max_tokens,
-        ),
-    ];
-    for (name, help, histogram) in histograms {
-        out.family(name, "histogram", help);
-        for model in models {
-            out.histogram(name, model.name, &histogram(model.metrics).snapshot());
-        }
-    }
-    out.family(
-        "vllm:request_params_n",
-        "histogram",
-        "Choices per prompt, per choice.",
-    );
+    let subjects: Vec<_> = models
+        .iter()
+        .map(|model| Subject {
+            labels: vec![("model_name", model.name)],
+            series: &model.metrics.total,
+        })
+        .collect();
+    outcomes(&mut out, VLLM, &subjects);
+    histograms(&mut out, VLLM, &subjects, &HISTOGRAMS);
     out.family_steps(models);
+    by_tenant(&mut out, models, refused, knows);
     out.finish()
 }
 
-impl TextFormat {
-    /// What is left: choices, tokens per step (the engine keeps sum and count), and fixed facts.
-    fn family_steps(&mut self, models: &[Measured<'_>]) {
-        for model in models {
-            self.histogram(
-                "vllm:request_params_n",
-                model.name,
-                &model.metrics.choices.snapshot(),
-            );
+/// Prefixes of names: vLLM's own, and that of all tenants side by side. A family holds series of one kind alone, so that
+/// sums over it stay right.
+const VLLM: &str = "vllm:";
+const TENANT: &str = "guesthouse:tenant_";
+
+/// Of what something was measured.
+struct Subject<'a> {
+    labels: Vec<(&'a str, &'a str)>,
+    series: &'a Series,
+}
+
+fn outcomes(out: &mut TextFormat, prefix: &str, subjects: &[Subject<'_>]) {
+    let name = format!("{prefix}request_success_total");
+    out.family(&name, "counter", "Choices that ended, by how.");
+    for Subject { labels, series } in subjects {
+        for (count, (_, reason)) in series.outcomes.iter().zip(OUTCOMES) {
+            let mut labels = labels.clone();
+            labels.push(("finished_reason", reason));
+            out.sample(&name, &labels, count.load(Ordering::Relaxed) as f64);
         }
+    }
+}
+
+fn histograms(
+    out: &mut TextFormat,
+    prefix: &str,
+    subjects: &[Subject<'_>],
+    which: &[Family<OfSeries>],
+) {
+    for (name, help, histogram) in which {
+        let name = format!("{prefix}{name}");
+        out.family(&name, "histogram", help);
+        for Subject { labels, series } in subjects {
+            out.histogram(&name, labels, &histogram(series).snapshot());
+        }
+    }
+}
+
+/// What the engine counts of a model, as far as it is known of one tenant.
+fn counts(out: &mut TextFormat, prefix: &str, subjects: &[Subject<'_>]) {
+    let families: [(&str, &str, &str, Gauge); 6] = [
+        (
+            "num_requests_running",
+            "gauge",
+            "Sequences that run.",
+            |s| &s.running,
+        ),
+        (
+            "num_requests_waiting",
+            "gauge",
+            "Sequences that wait.",
+            |s| &s.waiting,
+        ),
+        (
+            "prompt_tokens_total",
+            "counter",
+            "Prompt tokens of started requests.",
+            |s| &s.prompts,
+        ),
+        (
+            "generation_tokens_total",
+            "counter",
+            "Tokens generated.",
+            |s| &s.generated,
+        ),
+        (
+            "prefix_cache_queries_total",
+            "counter",
+            "Prompt tokens looked up in the prefix cache.",
+            |s| &s.prompts,
+        ),
+        (
+            "prefix_cache_hits_total",
+            "counter",
+            "Prompt tokens found in the prefix cache.",
+            |s| &s.cached,
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        let name = format!("{prefix}{name}");
+        out.family(&name, kind, help);
+        for Subject { labels, series } in subjects {
+            let value = value(series).load(Ordering::Relaxed);
+            out.sample(&name, labels, value as f64);
+        }
+    }
+}
+
+fn refusals(out: &mut TextFormat, refused: &[(String, Arc<Refusals>)]) {
+    let name = "guesthouse:tenant_refused_total";
+    out.family(name, "counter", "Requests over a limit, by limit.");
+    for (tenant, counts) in refused {
+        for (limit, count) in LIMITS.iter().zip(&counts.0) {
+            let labels = [("tenant", tenant.as_str()), ("limit", limit)];
+            out.sample(name, &labels, count.load(Ordering::Relaxed) as f64);
+        }
+    }
+}
+
+/// All tenants side by side.
+fn by_tenant(
+    out: &mut TextFormat,
+    models: &[Measured<'_>],
+    refused: &PerTenant<Refusals>,
+    knows: &dyn Fn(u64) -> bool,
+) {
+    let tenants: Vec<_> = models
+        .iter()
+        .map(|model| (model.name, model.metrics.tenants.list(knows)))
+        .collect();
+    if tenants.iter().all(|(_, tenants)| tenants.is_empty()) {
+        return;
+    }
+    let subjects: Vec<_> = tenants
+        .iter()
+        .flat_map(|(model, tenants)| {
+            tenants.iter().map(|(tenant, series)| Subject {
+                labels: vec![("model_name", *model), ("tenant", tenant.as_str())],
+                series,
+            })
+        })
+        .collect();
+    counts(out, TENANT, &subjects);
+    outcomes(out, TENANT, &subjects);
+    let told: Vec<_> = HISTOGRAMS
+        .into_iter()
+        .filter(|(name, _, _)| BY_TENANT.contains(name))
+        .collect();
+    histograms(out, TENANT, &subjects, &told);
+    refusals(out, &refused.list(knows));
+}
+
+/// What a tenant sees: its own requests, under vLLM's names.
+pub(super) fn render_own(
+    models: &[Measured<'_>],
+    tenant: &Tenant,
+    refused: &PerTenant<Refusals>,
+) -> String {
+    let mut out = TextFormat::default();
+    let series: Vec<_> = models
+        .iter()
+        .map(|model| (model, model.metrics.tenants.of(tenant)))
+        .collect();
+    let subjects: Vec<_> = series
+        .iter()
+        .map(|(model, series)| Subject {
+            labels: vec![("model_name", model.name), ("tenant", tenant.id.as_str())],
+            series,
+        })
+        .collect();
+    counts(&mut out, VLLM, &subjects);
+    outcomes(&mut out, VLLM, &subjects);
+    histograms(&mut out, VLLM, &subjects, &HISTOGRAMS);
+    refusals(&mut out, &[(tenant.id.to_string(), refused.of(tenant))]);
+    out.finish()
+}
+
+/// Histograms that are kept side by side for all tenants.
+const BY_TENANT: &[&str] = &[
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+];
+
+/// Names of limits, as in `Quotas`.
+const LIMITS: [&str; 4] = [
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrent_sequences",
+    "guest_ms_per_minute",
+];
+
+/// How often a tenant's requests were over each of [`LIMITS`].
+#[derive(Default)]
+pub(super) struct Refusals([AtomicU64; LIMITS.len()]);
+
+impl Refusals {
+    pub(super) fn count(&self, limit: &str) {
+        let place = LIMITS.iter().position(|known| *known == limit);
+        if let Some(count) = place.and_then(|place| self.0.get(place)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Absorb for Refusals {
+    fn absorb(&self, other: &Self) {
+        for (into, from) in self.0.iter().zip(&other.0) {
+            into.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+impl TextFormat {
+    /// What is left: tokens per step (the engine keeps sum and count), and fixed facts.
+    fn family_steps(&mut self, models: &[Measured<'_>]) {
         self.family(
             "vllm:iteration_tokens_total",
             "histogram",
@@ -363,7 +655,11 @@ impl TextFormat {
                 count: model.stats.steps,
                 sum: model.stats.step_tokens as f64,
             };
-            self.histogram("vllm:iteration_tokens_total", model.name, &steps);
+            self.histogram(
+                "vllm:iteration_tokens_total",
+                &[("model_name", model.name)],
+                &steps,
+            );
         }
         self.family(
             "guesthouse:step_exposed_seconds",
@@ -377,6 +673,7 @@ impl TextFormat {
             let steps = model.stats.steps as f64;
             self.sample("guesthouse:step_exposed_seconds_count", &labels, steps);
         }
+        self.guests(models);
         self.family(
             "guesthouse:max_model_len",
             "gauge",
@@ -388,6 +685,33 @@ impl TextFormat {
                 &[("model_name", model.name)],
                 f64::from(model.max_model_len),
             );
+        }
+    }
+
+    /// Guests that choose tokens.
+    fn guests(&mut self, models: &[Measured<'_>]) {
+        let counters: [Family<OfStats<f64>>; 3] = [
+            (
+                "guesthouse:sampler_calls_total",
+                "Questions to guests that choose tokens.",
+                |stats| stats.guest_calls as f64,
+            ),
+            (
+                "guesthouse:sampler_misses_total",
+                "Answers of guests that came too late for their step.",
+                |stats| stats.guest_misses as f64,
+            ),
+            (
+                "guesthouse:sampler_wait_seconds_total",
+                "Time that steps waited for guests' answers.",
+                |stats| stats.guest_wait_nanos as f64 * 1e-9,
+            ),
+        ];
+        for (name, help, value) in counters {
+            self.family(name, "counter", help);
+            for model in models {
+                self.sample(name, &[("model_name", model.name)], value(&model.stats));
+            }
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::error::{from_guest, from_tokenizer};
 use super::grammar::constraint;
+use super::ids;
 use super::job::{Job, JobChat, JobPrompt};
-use super::{Tenant, ids};
+use super::state::Asked;
 use crate::openai::{
     ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidEmbedding,
     ValidGenerate, ValidParams,
@@ -118,17 +119,23 @@ async fn encode_segments(
 
 /// Renders a conversation and encodes it.
 pub(super) async fn render(
-    model: &Arc<ServedModel>,
+    asked: &Asked,
     conversation: &ValidConversation,
     length: Length,
 ) -> Result<Rendered, ApiError> {
+    let model = &asked.entry.model;
     let conversation = conversation.to_guest(ids::now());
     let scope = match length {
-        Length::Context => scope(model)?,
-        Length::Any => RequestScope::unrecorded(conversation.now),
+        Length::Context => scope(asked)?,
+        Length::Any => RequestScope {
+            tenant: Arc::clone(&asked.caller.tenant),
+            pins: asked.pins.clone(),
+            ..RequestScope::unrecorded(conversation.now)
+        },
     };
-    let mut chat = model.guests.open_chat(&scope).await?;
-    let segments = chat.render(&conversation).await;
+    let opened = asked.time.during(model.guests.open_chat(&scope));
+    let mut chat = opened.await?;
+    let segments = asked.time.during(chat.render(&conversation)).await;
     let segments = segments.map_err(|error| from_guest(error, Some("messages")))?;
     let tokens = encode_segments(model, segments, length).await?;
     Ok(Rendered {
@@ -140,10 +147,13 @@ pub(super) async fn render(
 }
 
 /// What the guest calls of a request share.
-fn scope(model: &ServedModel) -> Result<RequestScope, ApiError> {
-    Ok(model
-        .guests
-        .scope(ids::now(), &guesthouse_tenants::Tenant::anonymous())?)
+fn scope(asked: &Asked) -> Result<RequestScope, ApiError> {
+    let guests = &asked.entry.model.guests;
+    let scope = guests.scope(ids::now(), &asked.caller.tenant)?;
+    Ok(RequestScope {
+        pins: asked.pins.clone(),
+        ..scope
+    })
 }
 
 /// `field` is where the prompts came from.
@@ -180,19 +190,15 @@ async fn encode_prompts(
     Ok(encoded)
 }
 
-pub(super) async fn completion(
-    model: &Arc<ServedModel>,
-    tenant: Tenant,
-    request: &ValidCompletion,
-) -> Result<Job, ApiError> {
+pub(super) async fn completion(asked: &Asked, request: &ValidCompletion) -> Result<Job, ApiError> {
+    let model = &asked.entry.model;
     let prompts = encode_prompts(model, "prompt", request.prompts(), request.add_special()).await?;
     let scored = request.scored_prompt();
     build(
-        model,
+        asked,
         request.params(),
         Input {
-            scope: scope(model)?,
-            tenant,
+            scope: scope(asked)?,
             field: "prompt",
             prompts,
             scored,
@@ -212,16 +218,11 @@ pub(super) async fn embedding(
     encode_prompts(model, "input", request.prompts(), request.add_special()).await
 }
 
-pub(super) async fn generate(
-    model: &Arc<ServedModel>,
-    tenant: Tenant,
-    request: &ValidGenerate,
-) -> Result<Job, ApiError> {
+pub(super) async fn generate(asked: &Asked, request: &ValidGenerate) -> Result<Job, ApiError> {
     let prompt = std::slice::from_ref(request.prompt());
-    let prompts = encode_prompts(model, "prompt", prompt, AddSpecial::Yes).await?;
+    let prompts = encode_prompts(&asked.entry.model, "prompt", prompt, AddSpecial::Yes).await?;
     let input = Input {
-        scope: scope(model)?,
-        tenant,
+        scope: scope(asked)?,
         field: "prompt",
         prompts,
         scored: None,
@@ -229,35 +230,31 @@ pub(super) async fn generate(
         visible: Vec::new(),
         chat: None,
     };
-    build(model, request.params(), input).await
+    build(asked, request.params(), input).await
 }
 
-pub(super) async fn chat(
-    model: &Arc<ServedModel>,
-    tenant: Tenant,
-    request: &ValidChat,
-) -> Result<Job, ApiError> {
+pub(super) async fn chat(asked: &Asked, request: &ValidChat) -> Result<Job, ApiError> {
     let Rendered {
         tokens,
         conversation,
         mut chat,
         scope,
-    } = render(model, request.conversation(), Length::Context).await?;
+    } = render(asked, request.conversation(), Length::Context).await?;
     if tokens.is_empty() {
         return Err(ApiError::invalid(
             "messages",
             "`messages` rendered to nothing; the template left no token",
         ));
     }
-    let stop_strings = chat.stop_strings().await?;
-    let visible = chat.visible_controls().await?;
+    let stop_strings = asked.time.during(chat.stop_strings()).await?;
+    let visible = asked.time.during(chat.visible_controls()).await?;
     let mut parsers = Vec::new();
     for _ in 0..request.params().n() {
-        parsers.push(chat.parser(&conversation).await?);
+        let parser = asked.time.during(chat.parser(&conversation));
+        parsers.push(parser.await?);
     }
     let input = Input {
         scope,
-        tenant,
         field: "messages",
         prompts: vec![tokens],
         scored: request.params().prompt_logprobs(),
@@ -265,12 +262,11 @@ pub(super) async fn chat(
         visible,
         chat: Some(JobChat { chat, parsers }),
     };
-    build(model, request.params(), input).await
+    build(asked, request.params(), input).await
 }
 
 struct Input {
     scope: RequestScope,
-    tenant: Tenant,
     field: &'static str,
     prompts: Vec<Vec<TokenId>>,
     scored: Option<u32>,
@@ -281,11 +277,8 @@ struct Input {
     chat: Option<JobChat>,
 }
 
-async fn build(
-    model: &Arc<ServedModel>,
-    params: &ValidParams,
-    input: Input,
-) -> Result<Job, ApiError> {
+async fn build(asked: &Asked, params: &ValidParams, input: Input) -> Result<Job, ApiError> {
+    let model = &asked.entry.model;
     let prompts = input
         .prompts
         .into_iter()
@@ -305,7 +298,7 @@ async fn build(
             None => stop_strings.push(stop),
         }
     }
-    let (prompts, seed) = plan(model, params, &ends, &input.scope, prompts).await?;
+    let (prompts, seed) = plan(asked, params, &ends, &input.scope, prompts).await?;
     let mut told_stop_tokens = stopping.tokens().to_vec();
     told_stop_tokens.retain(|token| !ends.contains(token));
     Ok(Job {
@@ -313,7 +306,10 @@ async fn build(
         field: input.field,
         prompts,
         n: params.n(),
-        cache_salt: input.tenant.salt(model.cache_salt, params.cache_salt()),
+        sequences: params.sequences(),
+        cache_salt: asked.caller.salt(model.cache_salt, params.cache_salt()),
+        priority: asked.caller.priority(),
+        owner: asked.caller.owner(),
         seed: seed.or(params.seed()).unwrap_or_else(rand::random),
         text: Arc::new(TextParams {
             stops: Arc::new(StopSet::new(&stop_strings, stopping.text())),
@@ -327,6 +323,7 @@ async fn build(
         prompt_logprobs: input.scored,
         logprobs: model.generation.logprobs,
         drafts: model.generation.drafts,
+        time: asked.time.clone(),
         chat: input.chat,
     })
 }
@@ -334,12 +331,13 @@ async fn build(
 /// Asks the sampler guest, off the threads that serve connections: it may use all of its time. A plan serves all prompts,
 /// unless the guest also chooses: then each prompt has one of its own. The seed is the guest's, if it chose one.
 async fn plan(
-    model: &Arc<ServedModel>,
+    asked: &Asked,
     params: &ValidParams,
     ends: &[TokenId],
     scope: &RequestScope,
     prompts: Vec<(Vec<TokenId>, u32)>,
 ) -> Result<(Vec<JobPrompt>, Option<u64>), ApiError> {
+    let model = &asked.entry.model;
     let mut bad_words = Vec::new();
     for word in params.bad_words() {
         // A word may begin a text or follow a space.
@@ -372,20 +370,21 @@ async fn plan(
         .map(ToString::to_string)
         .collect();
     let params = params.clone();
-    let model = Arc::clone(model);
+    let (model, time) = (Arc::clone(model), asked.time.clone());
     let scope = scope.clone();
     let planned = blocking(move || {
         let breakers = model.breaking.of(&model.tokenizer, model.vocab, &breakers);
         let fields = params.sampler_request(&bad_words, &breakers);
         let ask = |prompt: &(Vec<TokenId>, u32)| {
-            let planned = model.guests.plan(&SamplerRequest {
+            let request = SamplerRequest {
                 scope: scope.clone(),
                 module: module.clone(),
                 fields: fields.clone(),
                 prompt_len: u32::try_from(prompt.0.len()).unwrap_or(u32::MAX),
                 max_tokens: prompt.1,
                 n,
-            });
+            };
+            let planned = time.call(|| model.guests.plan(&request));
             planned.map_err(|error| from_guest(error, None))
         };
         let follow = |grammar: Option<&GrammarSource>| {

@@ -15,11 +15,12 @@ pub(super) use self::{
 };
 
 use super::auth::check_key;
+use super::limits::meter;
 use super::{AppState, CorsOrigins, docs, openapi};
 use crate::openai::ApiError;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -55,6 +56,7 @@ pub fn router(state: AppState) -> Router {
         .route("/openapi.json", get(openapi::serve))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(state.clone(), meter))
         .layer(from_fn_with_state(state.clone(), check_key));
     if let Some(cors) = cors {
         router = router.layer(cors);
@@ -77,8 +79,21 @@ fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(AnyHeader)
-        .expose_headers([header::RETRY_AFTER]);
+        .expose_headers(exposed());
     Some(layer)
+}
+
+/// Headers of answers that scripts of web pages may read.
+fn exposed() -> [HeaderName; 7] {
+    [
+        header::RETRY_AFTER,
+        HeaderName::from_static("x-ratelimit-limit-requests"),
+        HeaderName::from_static("x-ratelimit-limit-tokens"),
+        HeaderName::from_static("x-ratelimit-remaining-requests"),
+        HeaderName::from_static("x-ratelimit-remaining-tokens"),
+        HeaderName::from_static("x-ratelimit-reset-requests"),
+        HeaderName::from_static("x-ratelimit-reset-tokens"),
+    ]
 }
 
 async fn unknown_path(request: Request) -> ApiError {

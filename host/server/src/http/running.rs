@@ -1,14 +1,16 @@
 //! A submitted request: events in, updates out. Dropping it cancels what still runs.
 
 use super::error::{from_engine, from_submit};
+use super::guest_time::GuestTime;
 use super::job::{Job, JobChat};
-use super::metrics::{ModelMetrics, Outcome, Timeline};
+use super::limits::Hold;
+use super::metrics::{Meter, Outcome, Presence, Timeline};
 use crate::openai::{ApiError, Usage};
 use crate::serving::Delta;
 use crate::text::{ChoiceText, Ending};
 use guesthouse_engine::{
     Attachments, Disconnected, EngineHandle, Event, EventSink, FinishReason, GenerationParams,
-    Owner, Priority, Request, RequestId, Sampled, Task, TokenId,
+    Request, RequestId, Sampled, Task, TokenId,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -85,6 +87,8 @@ struct CancelGuard {
     engine: EngineHandle,
     id: RequestId,
     when: When,
+    /// Given back when the engine is told.
+    hold: Arc<Hold>,
 }
 
 /// When a request that nobody needs is ended.
@@ -101,9 +105,11 @@ impl Drop for CancelGuard {
         let (engine, id) = (self.engine.clone(), self.id);
         match (self.when, tokio::runtime::Handle::try_current()) {
             (When::Later, Ok(runtime)) => {
+                let hold = Arc::clone(&self.hold);
                 runtime.spawn(async move {
                     tokio::time::sleep(LINGER).await;
                     engine.cancel(id);
+                    drop(hold);
                 });
             }
             _ => engine.cancel(id),
@@ -126,6 +132,8 @@ struct Choice {
     called_tools: bool,
     timeline: Timeline,
     finished: bool,
+    /// Until it ends.
+    presence: Option<Presence>,
 }
 
 /// A request that the engine works on.
@@ -140,16 +148,20 @@ pub(super) struct Running {
     field: &'static str,
     retry_after: u32,
     silence: Option<Duration>,
-    metrics: Arc<ModelMetrics>,
+    meter: Meter,
+    hold: Arc<Hold>,
+    time: GuestTime,
 }
 
 impl Running {
     /// Hands the job to the engine: all of its prompts or none.
     pub(super) fn submit(
         job: Job,
-        metrics: &Arc<ModelMetrics>,
+        hold: Hold,
+        meter: Meter,
         retry_after: u32,
     ) -> Result<Self, ApiError> {
+        let hold = Arc::new(hold);
         let (sender, events) = mpsc::unbounded_channel();
         let mut prompts = Vec::with_capacity(job.prompts.len());
         let mut choices = Vec::with_capacity(job.prompts.len() * job.n as usize);
@@ -164,6 +176,7 @@ impl Running {
                     called_tools: false,
                     timeline: begun,
                     finished: false,
+                    presence: Some(meter.waiting()),
                 });
             }
             let id = engine.next_id();
@@ -183,8 +196,8 @@ impl Running {
                 },
                 sampling: prompt.plan,
                 seed: job.seed,
-                priority: Priority::default(),
-                owner: Owner::default(),
+                priority: job.priority,
+                owner: job.owner,
             };
             let sink = Sink {
                 prompt: index,
@@ -202,6 +215,7 @@ impl Running {
                 engine: engine.clone(),
                 id,
                 when: When::Now,
+                hold: Arc::clone(&hold),
             });
             prompts.push(Prompt {
                 guard,
@@ -222,7 +236,9 @@ impl Running {
             field: job.field,
             retry_after,
             silence: None,
-            metrics: Arc::clone(metrics),
+            meter,
+            hold,
+            time: job.time,
         })
     }
 
@@ -275,11 +291,17 @@ impl Running {
     ) -> Result<Option<Update>, ApiError> {
         match event {
             Event::Started { cached_tokens, .. } => {
-                self.prompts[prompt].cached = cached_tokens;
-                self.prompts[prompt].timeline.start(at);
-                let started = self.prompts[prompt].timeline;
+                let begun = &mut self.prompts[prompt];
+                begun.cached = cached_tokens;
+                begun.timeline.start(at);
+                let started = begun.timeline;
+                self.meter.started(begun.length, cached_tokens);
+                self.hold.used_prompt(begun.length);
                 for choice in self.choices_of(prompt) {
                     choice.timeline = started;
+                    if let Some(presence) = &mut choice.presence {
+                        presence.start();
+                    }
                 }
                 Ok(None)
             }
@@ -295,8 +317,9 @@ impl Running {
             Event::Failed { error, .. } => {
                 for choice in self.choices_of(prompt) {
                     choice.finished = true;
+                    choice.presence = None;
                 }
-                self.metrics
+                self.meter
                     .ended(&self.prompts[prompt].timeline, Outcome::Error, 0, at);
                 Err(from_engine(&error, self.field, self.retry_after))
             }
@@ -323,7 +346,8 @@ impl Running {
             // Stopped by a string while others of the request go on.
             return Ok(None);
         }
-        choice.timeline.token(at, &self.metrics);
+        choice.timeline.token(at, &self.meter);
+        self.hold.used_output();
         let (text, ending) = choice.text.push(sampled.token);
         if self.wants_tokens {
             choice.unsent.push(sampled);
@@ -387,12 +411,13 @@ impl Running {
     ) -> Result<Update, ApiError> {
         let choice = &mut self.choices[index];
         choice.finished = true;
+        choice.presence = None;
         let outcome = if finish.reason == "length" {
             Outcome::Length
         } else {
             Outcome::Stop
         };
-        self.metrics
+        self.meter
             .ended(&choice.timeline, outcome, choice.text.tokens(), at);
         let prompt = &mut self.prompts[index / self.n as usize];
         prompt.open -= 1;
@@ -401,7 +426,8 @@ impl Running {
         }
         let mut deltas = self.parse(index, &text).await?;
         if let Some(JobChat { chat, parsers }) = &mut self.chat {
-            deltas.extend(chat.finish(parsers[index]).await?);
+            let last = self.time.during(chat.finish(parsers[index]));
+            deltas.extend(last.await?);
             self.choices[index].called_tools |= calls_tools(&deltas);
         }
         if self.choices[index].called_tools && finish.reason == "stop" {
@@ -424,7 +450,8 @@ impl Running {
         let Some(JobChat { chat, parsers }) = &mut self.chat else {
             return Ok(vec![Delta::Content(text.to_owned())]);
         };
-        let deltas = chat.push(parsers[index], text).await?;
+        let parsed = self.time.during(chat.push(parsers[index], text));
+        let deltas = parsed.await?;
         self.choices[index].called_tools |= calls_tools(&deltas);
         Ok(deltas)
     }
@@ -433,11 +460,19 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let now = Instant::now();
+        // What was computed and nobody waited for counts as well.
+        while let Ok(Stamped { prompt, event, .. }) = self.events.try_recv() {
+            match event {
+                Event::Started { .. } => self.hold.used_prompt(self.prompts[prompt].length),
+                Event::Token { .. } => self.hold.used_output(),
+                _ => {}
+            }
+        }
         for guard in self.prompts.iter_mut().filter_map(|p| p.guard.as_mut()) {
             guard.when = When::Later;
         }
         for choice in self.choices.iter().filter(|choice| !choice.finished) {
-            self.metrics
+            self.meter
                 .ended(&choice.timeline, Outcome::Abort, choice.text.tokens(), now);
         }
     }

@@ -1,12 +1,18 @@
 //! What all handlers share.
 
-use super::HttpConfig;
+use super::access::Caller;
+use super::guest_time::GuestTime;
+use super::limits::Limits;
 use super::metrics::ModelMetrics;
+use super::{HttpConfig, pins};
 use crate::modules::ModuleDesk;
 use crate::openai::{ApiError, ModelFacts};
 use crate::serving::{EmbeddingFacts, ServedModel};
 use guesthouse_engine::{SubmitError, Task};
+use guesthouse_tenants::{Pins, Tenant, UsageDay};
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// A model and what was measured of its requests.
 #[derive(Clone)]
@@ -24,6 +30,18 @@ impl ModelEntry {
     }
 }
 
+/// A model as one request means it.
+#[derive(Clone)]
+pub(super) struct Asked {
+    pub(super) entry: ModelEntry,
+    /// Who asks.
+    pub(super) caller: Caller,
+    /// What it pinned for the model.
+    pub(super) pins: Pins,
+    /// Takes down what its guests use.
+    pub(super) time: GuestTime,
+}
+
 /// Shared by all handlers; cheap to clone.
 #[derive(Clone)]
 pub struct AppState {
@@ -31,6 +49,7 @@ pub struct AppState {
     config: Arc<HttpConfig>,
     /// Where tenants bring modules, if they can.
     modules: Option<ModuleDesk>,
+    limits: Arc<Limits>,
 }
 
 impl AppState {
@@ -42,6 +61,7 @@ impl AppState {
             models: Arc::new(RwLock::new(entries.collect())),
             config: Arc::new(config),
             modules: None,
+            limits: Arc::default(),
         }
     }
 
@@ -60,6 +80,34 @@ impl AppState {
 
     pub(super) fn config(&self) -> &HttpConfig {
         &self.config
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What tenants used since the last call; it counts for the day of `unix_seconds`.
+    #[must_use]
+    pub fn take_used(&self, unix_seconds: u64) -> Vec<UsageDay> {
+        self.limits.take_used(unix_seconds)
+    }
+
+    /// The numbers of all tenants that there are.
+    pub(super) fn tenants(&self) -> BTreeSet<u64> {
+        let listed = self.config.directory.as_ref().map(|d| d.numbers());
+        let mut numbers = listed.unwrap_or_default();
+        numbers.extend(self.config.api_keys.numbers());
+        numbers
+    }
+
+    /// Counts CPU time that a tenant's guests used against its limit.
+    pub fn charge_guests(&self, tenant: &Tenant, took: Duration) {
+        self.limits.charge_guests(tenant, took);
+    }
+
+    /// Forgets what tenants that are gone hold of their limits.
+    pub fn forget_gone(&self) {
+        self.limits.retain(&self.tenants());
     }
 
     /// The models of this moment.
@@ -105,42 +153,89 @@ impl AppState {
         Some(removed)
     }
 
-    /// The model that a request means.
-    pub(super) fn model(&self, name: Option<&str>) -> Result<ModelEntry, ApiError> {
+    /// The models that a tenant may use, with the names by which it may.
+    pub(super) fn available(&self, caller: &Caller) -> Vec<(ModelEntry, Vec<String>)> {
         let models = self.models();
-        let found = match name {
-            None => models.first(),
-            Some(name) => models.iter().find(|entry| entry.model.answers_to(name)),
+        let named = models.iter().map(|entry| {
+            let names = std::iter::once(&entry.model.id).chain(&entry.model.aliases);
+            let names = names.filter(|name| {
+                let asked = pins::of(&caller.tenant, &entry.model, name);
+                caller.tenant.policy.allows_model(name) && asked.serves(&entry.model)
+            });
+            (entry.clone(), names.cloned().collect::<Vec<_>>())
+        });
+        named.filter(|(_, names)| !names.is_empty()).collect()
+    }
+
+    /// The model that a request means, and what the tenant pinned for it.
+    pub(super) fn model(&self, caller: &Caller, name: Option<&str>) -> Result<Asked, ApiError> {
+        let Some(name) = name else {
+            let (entry, names) = self.available(caller).into_iter().next().ok_or_else(|| {
+                ApiError::ModelNotFound {
+                    name: String::new(),
+                }
+            })?;
+            let name = names.first().map_or("", String::as_str);
+            let pins = pins::of(&caller.tenant, &entry.model, name).modules;
+            return Ok(Asked {
+                entry,
+                caller: caller.clone(),
+                pins,
+                time: GuestTime::new(&self.limits, &caller.tenant),
+            });
         };
-        found.cloned().ok_or_else(|| ApiError::ModelNotFound {
-            name: name.unwrap_or_default().to_owned(),
+        let models = self.models();
+        let found = models.iter().find(|entry| entry.model.answers_to(name));
+        let allowed = found.filter(|_| caller.tenant.policy.allows_model(name));
+        let entry = allowed.cloned().ok_or_else(|| ApiError::ModelNotFound {
+            name: name.to_owned(),
+        })?;
+        let pins = pins::of(&caller.tenant, &entry.model, name);
+        if let (false, Some(graph)) = (pins.serves(&entry.model), &pins.modules.graph) {
+            return Err(ApiError::OtherGraph {
+                name: name.to_owned(),
+                pinned: graph.clone(),
+                loaded: entry.model.graph.clone(),
+            });
+        }
+        Ok(Asked {
+            entry,
+            caller: caller.clone(),
+            pins: pins.modules,
+            time: GuestTime::new(&self.limits, &caller.tenant),
         })
     }
 
     /// The model that a request for text means.
-    pub(super) fn generating(&self, name: Option<&str>) -> Result<ModelEntry, ApiError> {
-        let entry = self.model(name)?;
-        if entry.model.embedding.is_some() {
-            return Err(wrong_task(&entry.model, Task::Embed));
+    pub(super) fn generating(
+        &self,
+        caller: &Caller,
+        name: Option<&str>,
+    ) -> Result<Asked, ApiError> {
+        let asked = self.model(caller, name)?;
+        if asked.entry.model.embedding.is_some() {
+            return Err(wrong_task(&asked.entry.model, Task::Embed));
         }
-        Ok(entry)
+        Ok(asked)
     }
 
     /// The model that a request for vectors means.
     pub(super) fn embedding(
         &self,
+        caller: &Caller,
         name: Option<&str>,
-    ) -> Result<(ModelEntry, EmbeddingFacts), ApiError> {
-        let entry = self.model(name)?;
-        match entry.model.embedding {
-            Some(facts) => Ok((entry, facts)),
-            None => Err(wrong_task(&entry.model, Task::Generate)),
+    ) -> Result<(Asked, EmbeddingFacts), ApiError> {
+        let asked = self.model(caller, name)?;
+        match asked.entry.model.embedding {
+            Some(facts) => Ok((asked, facts)),
+            None => Err(wrong_task(&asked.entry.model, Task::Generate)),
         }
     }
 
     pub(super) fn facts(&self, model: &ServedModel) -> ModelFacts {
         ModelFacts {
             max_n: self.config.max_n,
+            max_choices: self.config.max_sequences,
             max_logprobs: self.config.max_logprobs,
             ..ModelFacts::of(model)
         }

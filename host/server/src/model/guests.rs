@@ -9,10 +9,10 @@ use crate::serving::{
 };
 use futures::future::{BoxFuture, FutureExt};
 use guesthouse_component::{
-    CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Role,
+    CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Module, Role,
     Segment as GuestSegment,
 };
-use guesthouse_tenants::Tenant;
+use guesthouse_tenants::{Pins, Tenant};
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,6 +49,49 @@ impl ModelGuests {
     }
 }
 
+impl ModelGuests {
+    /// The module that serves a request: the one that it names, else the one that its tenant pinned, else the model's.
+    fn module(
+        &self,
+        scope: &RequestScope,
+        role: Role,
+        asked: Option<&str>,
+    ) -> Result<Arc<Module>, GuestError> {
+        let (pinned, own) = match role {
+            Role::Chat => (&scope.pins.chat, &self.chat),
+            Role::Sampler | Role::Graph => (&scope.pins.sampler, &self.sampler),
+        };
+        match (asked, pinned) {
+            (Some(name), _) => {
+                let found = self.named(&scope.tenant, role, name)?;
+                found.ok_or_else(|| GuestError::UnknownModule {
+                    name: name.to_owned(),
+                    known: self.store.names_for(&scope.tenant, role),
+                })
+            }
+            (None, Some(name)) => {
+                let found = self.named(&scope.tenant, role, name)?;
+                found.ok_or_else(|| GuestError::NoPinned {
+                    name: name.clone(),
+                    role: role.to_string(),
+                })
+            }
+            (None, None) => Ok(own.current()),
+        }
+    }
+
+    /// What a name means for a tenant: its own module, else a live one of the server's, else a built-in one.
+    fn named(
+        &self,
+        tenant: &Tenant,
+        role: Role,
+        name: &str,
+    ) -> Result<Option<Arc<Module>>, GuestError> {
+        let found = self.store.named_for(tenant, role, name);
+        found.map_err(|error| GuestError::Failed(printable(&error.to_string())))
+    }
+}
+
 impl Guests for ModelGuests {
     fn scope(&self, now: u64, tenant: &Arc<Tenant>) -> Result<RequestScope, GuestError> {
         let record = self.store.record(&CallContext::new("", now));
@@ -58,6 +101,7 @@ impl Guests for ModelGuests {
         Ok(RequestScope {
             now,
             tenant: Arc::clone(tenant),
+            pins: Pins::default(),
             record,
         })
     }
@@ -67,13 +111,10 @@ impl Guests for ModelGuests {
         scope: &RequestScope,
     ) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
         let context = context(scope);
-        let (module, files, controls) = (
-            self.chat.current(),
-            self.files.clone(),
-            self.controls.clone(),
-        );
+        let module = self.module(scope, Role::Chat, None);
+        let (files, controls) = (self.files.clone(), self.controls.clone());
         async move {
-            let session = module
+            let session = module?
                 .chat()
                 .map_err(guest_error)?
                 .open(files, controls, context)
@@ -88,17 +129,7 @@ impl Guests for ModelGuests {
     }
 
     fn plan(&self, request: &SamplerRequest) -> Result<Planned, GuestError> {
-        let module = match &request.module {
-            None => self.sampler.current(),
-            Some(name) => self
-                .store
-                .named_for(&request.scope.tenant, Role::Sampler, name)
-                .map_err(|error| GuestError::Failed(error.to_string()))?
-                .ok_or_else(|| GuestError::UnknownModule {
-                    name: name.clone(),
-                    known: self.store.names_for(&request.scope.tenant, Role::Sampler),
-                })?,
-        };
+        let module = self.module(&request.scope, Role::Sampler, request.module.as_deref())?;
         let facts = ModelFacts {
             prompt_len: request.prompt_len,
             max_tokens: request.max_tokens,
@@ -254,19 +285,32 @@ fn delta(d: guesthouse_component::Delta) -> Option<Delta> {
     }
 }
 
+/// A guest's words, without what would break a line or steer a terminal.
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 fn guest_error(error: ComponentError) -> GuestError {
-    let text = error.to_string();
+    let text = printable(&error.to_string());
     match error {
         ComponentError::Guest {
             kind: GuestErrorKind::InvalidRequest,
             message,
             ..
-        } => GuestError::InvalidRequest(message),
+        } => GuestError::InvalidRequest(printable(&message)),
         ComponentError::Guest {
             kind: GuestErrorKind::Unsupported,
             message,
             ..
-        } => GuestError::Unsupported(message),
+        } => GuestError::Unsupported(printable(&message)),
         ComponentError::Unsupported { .. } => GuestError::Unsupported(text),
         ComponentError::Busy { .. } => GuestError::Busy(text),
         _ => GuestError::Failed(text),

@@ -376,6 +376,7 @@ pub fn load(
         tokenizer,
         engine,
         guests: Arc::new(guests),
+        graph: modules.graph_module.name().to_owned(),
         stop_tokens,
         cache_salt,
         defaults,

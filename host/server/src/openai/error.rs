@@ -30,6 +30,19 @@ pub enum ApiError {
         /// The name asked for.
         name: String,
     },
+    /// A model was loaded with another graph module than the tenant pinned.
+    #[error(
+        "the model `{name}` does not exist here with the graph module `{pinned}`, which is pinned for it: it was loaded with \
+         `{loaded}`; have the model loaded with `{pinned}`, or the pin changed"
+    )]
+    OtherGraph {
+        /// The model asked for.
+        name: String,
+        /// The module wanted.
+        pinned: String,
+        /// The module that there is.
+        loaded: String,
+    },
     /// No module has this name.
     #[error("there is no module `{name}`; the list of modules has those that there are")]
     ModuleNotFound {
@@ -79,7 +92,9 @@ pub enum ApiError {
         path: String,
     },
     /// No key, or a wrong one.
-    #[error("this server needs an API key: send it as `Authorization: Bearer KEY`")]
+    #[error(
+        "this server needs an API key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+    )]
     Unauthorized,
     /// The body is larger than the server reads.
     #[error(
@@ -115,6 +130,14 @@ pub enum ApiError {
         /// The cause.
         message: String,
     },
+    /// The tenant is over one of its limits.
+    #[error("this key's tenant is over its limit `{limit}`; try again after {retry_after} s")]
+    OverLimit {
+        /// Its name among the tenant's quotas.
+        limit: &'static str,
+        /// Seconds after which another try makes sense.
+        retry_after: u64,
+    },
     /// The queue is full.
     #[error("{message}; try again after {retry_after} s")]
     Overloaded {
@@ -148,7 +171,7 @@ pub enum ApiError {
 pub struct ErrorDetail {
     /// What is wrong and what to do.
     pub message: String,
-    /// Kind of error: `invalid_request_error`, `authentication_error`, `overloaded_error`, `server_error`.
+    /// Kind of error: `invalid_request_error`, `authentication_error`, `rate_limit_error`, `overloaded_error`, `server_error`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// The field at fault, if one is.
@@ -180,6 +203,7 @@ impl ApiError {
             Self::Invalid { .. } => "invalid",
             Self::ContextLength { .. } => "context_length",
             Self::ModelNotFound { .. } => "model_not_found",
+            Self::OtherGraph { .. } => "model_not_found",
             Self::ModuleNotFound { .. } => "module_not_found",
             Self::Forbidden { .. } => "forbidden",
             Self::Limited { .. } => "limit_exceeded",
@@ -193,6 +217,7 @@ impl ApiError {
             Self::ContentEncoding { .. } => "content_encoding",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyRead { .. } => "body_read",
+            Self::OverLimit { .. } => "rate_limit_exceeded",
             Self::Overloaded { .. } => "overloaded",
             Self::Unavailable { .. } => "unavailable",
             Self::Guest { .. } => "guest",
@@ -207,16 +232,17 @@ impl ApiError {
             Self::Invalid { .. } | Self::ContextLength { .. } | Self::BodyRead { .. } => 400,
             Self::Unauthorized => 401,
             Self::ModelNotFound { .. }
+            | Self::OtherGraph { .. }
             | Self::ModuleNotFound { .. }
             | Self::TenantNotFound { .. }
             | Self::NotFound { .. } => 404,
             Self::Forbidden { .. } => 403,
             Self::Conflict { .. } => 409,
-            Self::Limited { .. } => 429,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } => 413,
             Self::ContentType { .. } | Self::ContentEncoding { .. } => 415,
+            Self::Limited { .. } | Self::OverLimit { .. } => 429,
             Self::Overloaded { .. } | Self::Unavailable { .. } => 503,
             Self::Guest { .. } | Self::Internal { .. } => 500,
         }
@@ -227,6 +253,7 @@ impl ApiError {
     pub fn body(&self) -> ErrorBody {
         let kind = match self {
             Self::Unauthorized => "authentication_error",
+            Self::OverLimit { .. } | Self::Limited { .. } => "rate_limit_error",
             Self::Overloaded { .. } => "overloaded_error",
             _ if self.status() < 500 => "invalid_request_error",
             _ => "server_error",
@@ -234,8 +261,10 @@ impl ApiError {
         let param = match self {
             Self::Invalid { param, .. } => param.clone(),
             Self::ContextLength { param, .. } => Some((*param).to_owned()),
-            Self::ModelNotFound { .. } => Some("model".to_owned()),
-            Self::Limited { limit, .. } => Some((*limit).to_owned()),
+            Self::ModelNotFound { .. } | Self::OtherGraph { .. } => Some("model".to_owned()),
+            Self::Limited { limit, .. } | Self::OverLimit { limit, .. } => {
+                Some((*limit).to_owned())
+            }
             _ => None,
         };
         let code = match self {

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 /// Parts of a token that are counted: those that one per minute gives in a nanosecond.
-const PARTS: u128 = 60_000_000_000;
+pub(super) const PARTS: u128 = 60_000_000_000;
 
 /// What was taken and has not come back. It comes back at the limit's rate, so that the limit itself may change at any
 /// time. Exact: counted in parts of 1/60,000,000,000, which a limit of N per minute gives back N of per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bucket {
-    spent: u128,
+    pub(super) spent: u128,
     at: Option<Instant>,
 }
 
@@ -56,7 +56,7 @@ impl Bucket {
     }
 
     /// Forgets what came back since the last call. A `now` before that one counts as that one.
-    fn settle(&mut self, per_minute: u64, now: Instant) {
+    pub(super) fn settle(&mut self, per_minute: u64, now: Instant) {
         let before = *self.at.get_or_insert(now);
         let elapsed = now.saturating_duration_since(before);
         self.at = Some(before.max(now));

@@ -31,6 +31,18 @@ impl Histogram {
     pub(super) fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.add(value);
+    }
+
+    /// Adds what another one of the same bounds has seen.
+    pub(super) fn absorb(&self, other: &Self) {
+        for (into, from) in self.counts.iter().zip(&other.counts) {
+            into.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.add(f64::from_bits(other.sum.load(Ordering::Relaxed)));
+    }
+
+    fn add(&self, value: f64) {
         // The closure always gives a value, so the update succeeds.
         let _ = self
             .sum

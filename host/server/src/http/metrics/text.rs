@@ -25,30 +25,17 @@ impl TextFormat {
         let _ = writeln!(self.0, "}} {value}");
     }
 
-    pub(super) fn histogram(&mut self, name: &str, model: &str, snapshot: &Snapshot) {
+    pub(super) fn histogram(&mut self, name: &str, labels: &[(&str, &str)], snapshot: &Snapshot) {
         let bucket = format!("{name}_bucket");
         for (bound, count) in &snapshot.buckets {
-            self.sample(
-                &bucket,
-                &[("model_name", model), ("le", &format!("{bound:?}"))],
-                *count as f64,
-            );
+            let bound = format!("{bound:?}");
+            let labels = [labels, &[("le", bound.as_str())]].concat();
+            self.sample(&bucket, &labels, *count as f64);
         }
-        self.sample(
-            &bucket,
-            &[("model_name", model), ("le", "+Inf")],
-            snapshot.count as f64,
-        );
-        self.sample(
-            &format!("{name}_sum"),
-            &[("model_name", model)],
-            snapshot.sum,
-        );
-        self.sample(
-            &format!("{name}_count"),
-            &[("model_name", model)],
-            snapshot.count as f64,
-        );
+        let all = [labels, &[("le", "+Inf")]].concat();
+        self.sample(&bucket, &all, snapshot.count as f64);
+        self.sample(&format!("{name}_sum"), labels, snapshot.sum);
+        self.sample(&format!("{name}_count"), labels, snapshot.count as f64);
     }
 
     pub(super) fn finish(self) -> String {

@@ -1,11 +1,12 @@
 //! `/v1/completions`.
 
+use super::super::access::Caller;
 use super::super::body::JsonBytes;
 use super::super::format::{
     CompletionFormat, CompletionStream, Echoed, Heading, completion_whole, stream,
 };
 use super::super::running::Running;
-use super::super::{AppState, Tenant, prepare, sse};
+use super::super::{AppState, defaults, prepare, sse};
 use crate::openai::{
     ApiError, CompletionFields, CompletionResponse, Delivery, Echo, ErrorBody, RawPrompt,
     SamplingFields, ValidCompletion, parse,
@@ -26,20 +27,23 @@ use guesthouse_tokenizer::SkipSpecial;
     request_body = super::super::openapi::CompletionRequest,
     responses(
         (status = 200, body = CompletionResponse, description = "The answer; with `stream` server-sent events of the same type, then `[DONE]`"),
-        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)
+        (status = 400, body = ErrorBody), (status = 401, body = ErrorBody, description = "A key is needed"), (status = 429, body = ErrorBody, description = "The tenant is over the limit that `param` names; `Retry-After` says for how long"), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)
     )
 )]
 pub(in crate::http) async fn create_completion(
     State(state): State<AppState>,
-    Extension(tenant): Extension<Tenant>,
+    Extension(caller): Extension<Caller>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
+    let body = defaults::fill(body, &caller.tenant)?;
     let sampling: SamplingFields = parse(&body)?;
     let fields: CompletionFields = parse(&body)?;
     drop(body);
-    let entry = state.generating(sampling.model.as_deref())?;
-    let request = ValidCompletion::new(sampling, fields, &state.facts(&entry.model))?;
-    let job = prepare::completion(&entry.model, tenant, &request).await?;
+    let asked = state.generating(&caller, sampling.model.as_deref())?;
+    let request = ValidCompletion::new(sampling, fields, &state.facts(&asked.entry.model))?;
+    let entry = &asked.entry;
+    let places = state.limits().places(&caller, request.sequences())?;
+    let job = prepare::completion(&asked, &request).await?;
     let params = request.params();
     let mut echoed = Vec::new();
     if request.echo() == Echo::Prompt {
@@ -59,7 +63,9 @@ pub(in crate::http) async fn create_completion(
         prompt_logprobs: params.prompt_logprobs(),
         echoed,
     };
-    let running = Running::submit(job, &entry.metrics, state.config().retry_after)?;
+    let hold = state.limits().hold(places, job.most_tokens())?;
+    let meter = entry.metrics.meter(&caller.tenant);
+    let running = Running::submit(job, hold, meter, state.config().retry_after)?;
     match params.delivery() {
         Delivery::Whole => Ok(Json(completion_whole(running, format).await?).into_response()),
         Delivery::Stream { usage } => {

@@ -1,11 +1,12 @@
 //! `/v1/models`.
 
 use super::super::AppState;
+use super::super::access::Caller;
 use crate::openai::{ApiError, ErrorBody, ModelCard, ModelList};
 use crate::serving::ServedModel;
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 
 fn card(model: &ServedModel, id: &str) -> ModelCard {
     ModelCard {
@@ -18,15 +19,16 @@ fn card(model: &ServedModel, id: &str) -> ModelCard {
     }
 }
 
-/// Lists the models that are served, each under all of its names.
+/// Lists the models that the caller may use, each under all of its names.
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
-pub(in crate::http) async fn list_models(State(state): State<AppState>) -> Json<ModelList> {
-    let models = state.models();
-    let names = models.iter().flat_map(|entry| {
+pub(in crate::http) async fn list_models(
+    State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
+) -> Json<ModelList> {
+    let models = state.available(&caller);
+    let names = models.iter().flat_map(|(entry, names)| {
         let model = &entry.model;
-        std::iter::once(&model.id)
-            .chain(&model.aliases)
-            .map(|id| card(model, id))
+        names.iter().map(|id| card(model, id))
     });
     Json(ModelList {
         object: "list",
@@ -44,9 +46,10 @@ pub(in crate::http) async fn list_models(State(state): State<AppState>) -> Json<
 )]
 pub(in crate::http) async fn retrieve_model(
     State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelCard>, ApiError> {
     let Path(id) = id.map_err(|error| ApiError::invalid("model", error.body_text()))?;
-    let entry = state.model(Some(&id))?;
-    Ok(Json(card(&entry.model, &id)))
+    let asked = state.model(&caller, Some(&id))?;
+    Ok(Json(card(&asked.entry.model, &id)))
 }

@@ -1,12 +1,13 @@
 //! What operators ask: health, metrics, version.
 
 use super::super::AppState;
-use super::super::metrics::{Measured, render};
+use super::super::access::{Caller, Sees};
+use super::super::metrics::{Measured, render, render_own};
 use crate::openai::{ApiError, ErrorBody};
-use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use guesthouse_engine::Health;
 use serde_json::{Value, json};
 
@@ -39,11 +40,21 @@ pub(in crate::http) async fn health(
     Ok(Json(json!({"status": "ok"})))
 }
 
-/// Metrics in Prometheus' text format, under vLLM's names.
+/// Metrics in Prometheus' text format, under vLLM's names: everyone's for the administrator's key and where no key is needed,
+/// else those of the caller's own requests on models that it may use.
 #[utoipa::path(get, path = "/metrics", tag = "operations", responses((status = 200, body = String, content_type = "text/plain")))]
-pub(in crate::http) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
-    let models = state.models();
-    let models: Vec<_> = models
+pub(in crate::http) async fn metrics(
+    State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
+) -> impl IntoResponse {
+    let served = match caller.sees {
+        Sees::All => state.models().to_vec(),
+        Sees::Own => {
+            let available = state.available(&caller).into_iter();
+            available.map(|(entry, _)| entry).collect()
+        }
+    };
+    let models: Vec<_> = served
         .iter()
         .map(|entry| Measured {
             name: &entry.model.id,
@@ -52,12 +63,20 @@ pub(in crate::http) async fn metrics(State(state): State<AppState>) -> impl Into
             stats: entry.model.engine.stats(),
         })
         .collect();
+    let refused = &state.limits().refused;
+    let text = match caller.sees {
+        Sees::All => {
+            let known = state.tenants();
+            render(&models, refused, &|number| known.contains(&number))
+        }
+        Sees::Own => render_own(&models, &caller.tenant, refused),
+    };
     (
         [(
             header::CONTENT_TYPE,
             "text/plain; version=0.0.4; charset=utf-8",
         )],
-        render(&models),
+        text,
     )
 }
 

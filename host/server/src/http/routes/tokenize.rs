@@ -1,5 +1,6 @@
 //! `/tokenize` and `/detokenize`.
 
+use super::super::access::Caller;
 use super::super::body::JsonBytes;
 use super::super::{AppState, prepare};
 use super::completions::decode;
@@ -7,8 +8,8 @@ use crate::openai::{
     ApiError, ConversationFields, DetokenizeFields, DetokenizeResponse, ErrorBody, TokenStrings,
     TokenizeFields, TokenizeInput, TokenizeResponse, ValidTokenize, parse,
 };
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 
 /// Encodes a text or a conversation.
 #[utoipa::path(
@@ -16,23 +17,25 @@ use axum::extract::State;
     path = "/tokenize",
     tag = "tokens",
     request_body = super::super::openapi::TokenizeRequest,
-    responses((status = 200, body = TokenizeResponse), (status = 400, body = ErrorBody))
+    responses((status = 200, body = TokenizeResponse), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody, description = "A key is needed"), (status = 429, body = ErrorBody, description = "The tenant is over the limit that `param` names; `Retry-After` says for how long"))
 )]
 pub(in crate::http) async fn create_tokens(
     State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<TokenizeResponse>, ApiError> {
     let fields: TokenizeFields = parse(&body)?;
     let conversation: ConversationFields = parse(&body)?;
     drop(body);
-    let model = &state.model(fields.model.as_deref())?.model;
+    let asked = state.model(&caller, fields.model.as_deref())?;
+    let model = &asked.entry.model;
     let request = ValidTokenize::new(fields, conversation)?;
     let tokens = match request.input() {
         TokenizeInput::Prompt { text, add_special } => {
             prepare::encode_raw(model, text, *add_special).await?
         }
         TokenizeInput::Chat(conversation) => {
-            prepare::render(model, conversation, prepare::Length::Any)
+            prepare::render(&asked, conversation, prepare::Length::Any)
                 .await?
                 .tokens
         }
@@ -63,15 +66,17 @@ pub(in crate::http) async fn create_tokens(
     path = "/detokenize",
     tag = "tokens",
     request_body = DetokenizeFields,
-    responses((status = 200, body = DetokenizeResponse), (status = 400, body = ErrorBody))
+    responses((status = 200, body = DetokenizeResponse), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody, description = "A key is needed"), (status = 429, body = ErrorBody, description = "The tenant is over the limit that `param` names; `Retry-After` says for how long"))
 )]
 pub(in crate::http) async fn create_text(
     State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<DetokenizeResponse>, ApiError> {
     let fields: DetokenizeFields = parse(&body)?;
     drop(body);
-    let model = &state.model(fields.model.as_deref())?.model;
+    let asked = state.model(&caller, fields.model.as_deref())?;
+    let model = &asked.entry.model;
     if let Some(bad) = fields.tokens.iter().find(|&&id| id >= model.vocab) {
         let vocab = model.vocab;
         return Err(ApiError::invalid(

@@ -1,6 +1,6 @@
 //! A device that recites, guests that speak ChatML, and a client.
 
-use crate::http::{AppState, HttpConfig, router};
+use crate::http::{AppState, Directory, HttpConfig, router};
 use crate::serving::{
     Chat, Conversation, Delta, EmbeddingFacts, GenerationOptions, GrammarSource, GuestError,
     Guests, ParserId, Planned, RequestScope, SamplerRequest, SamplingDefaults, ServedModel,
@@ -16,7 +16,7 @@ use guesthouse_engine::{
     Sampled, SamplingPlan, Slot, StepOutput, StepPlan, Task, Ticket, TokenId,
 };
 use guesthouse_grammar::{GrammarCompiler, Limits};
-use guesthouse_tenants::Tenant;
+use guesthouse_tenants::{Policy, Registry, Tenant, TenantId};
 use guesthouse_tokenizer::{AddSpecial, GgufVocab, Segment, Tokenizer};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -187,6 +187,8 @@ pub(super) struct GuestScript {
     pub(super) visible_controls: Vec<u32>,
     pub(super) planned: Mutex<Vec<String>>,
     pub(super) rendered: Mutex<Vec<Conversation>>,
+    /// Of all calls.
+    pub(super) scopes: Mutex<Vec<RequestScope>>,
 }
 
 struct FakeGuests(Arc<GuestScript>);
@@ -199,7 +201,11 @@ impl Guests for FakeGuests {
         })
     }
 
-    fn open_chat(&self, _: &RequestScope) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
+    fn open_chat(
+        &self,
+        scope: &RequestScope,
+    ) -> BoxFuture<'static, Result<Box<dyn Chat>, GuestError>> {
+        self.0.scopes.lock().unwrap().push(scope.clone());
         let chat: Box<dyn Chat> = Box::new(FakeChat {
             script: Arc::clone(&self.0),
             parsers: Vec::new(),
@@ -210,6 +216,7 @@ impl Guests for FakeGuests {
     fn plan(&self, request: &SamplerRequest) -> Result<Planned, GuestError> {
         assert!(!self.0.panic_in_plan, "the sampler panics");
         self.0.planned.lock().unwrap().push(request.fields.clone());
+        self.0.scopes.lock().unwrap().push(request.scope.clone());
         if let Some(name) = &request.module {
             return Err(GuestError::UnknownModule {
                 name: name.clone(),
@@ -398,6 +405,18 @@ impl Setup {
         )
     }
 
+    /// Likewise, for these tenants, each with a key.
+    pub(super) fn of_tenants(mut self, policies: &[(&str, Policy)]) -> (Self, House) {
+        let registry = Arc::new(Registry::in_memory().unwrap());
+        let keys = policies.iter().map(|(id, policy)| {
+            let (_, key) = registry.add(&TenantId::parse(id).unwrap(), policy).unwrap();
+            key.reveal().to_owned()
+        });
+        let keys = keys.collect();
+        self.config.directory = Some(Arc::clone(&registry) as Arc<dyn Directory>);
+        (self, House { registry, keys })
+    }
+
     pub(super) fn start(self) -> Server {
         let tokenizer = tokenizer();
         let info = ExecutorInfo {
@@ -447,6 +466,7 @@ impl Setup {
             tokenizer,
             engine: EngineThread::spawn(Engine::new(reciter, self.engine)).unwrap(),
             guests: Arc::new(FakeGuests(Arc::clone(&guests))),
+            graph: "scripted".into(),
             stop_tokens: vec![END],
             cache_salt: CacheSalt::default(),
             defaults: self.defaults,
@@ -459,6 +479,12 @@ impl Setup {
             guests,
         }
     }
+}
+
+/// Tenants and their keys, in one order.
+pub(super) struct House {
+    pub(super) registry: Arc<Registry>,
+    pub(super) keys: Vec<String>,
 }
 
 /// A server without a socket.
@@ -539,6 +565,19 @@ impl Server {
     pub(super) async fn post_text(&self, path: &str, body: String) -> Answer {
         let request = Request::post(path).header("content-type", "application/json");
         self.send(request.body(Body::from(body)).unwrap()).await
+    }
+
+    /// A get with a key.
+    pub(super) async fn get_as(&self, key: &str, path: &str) -> Answer {
+        let request = Request::get(path).header("authorization", format!("Bearer {key}"));
+        self.send(request.body(Body::empty()).unwrap()).await
+    }
+
+    /// A post with a key.
+    pub(super) async fn post_as(&self, key: &str, path: &str, body: &Value) -> Answer {
+        let request = Request::post(path).header("x-api-key", key);
+        let body = Body::from(body.to_string());
+        self.send(request.body(body).unwrap()).await
     }
 
     /// A post that must succeed.

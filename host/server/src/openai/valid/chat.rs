@@ -55,8 +55,10 @@ impl ValidChat {
                 .to_owned(),
             _ => String::new(),
         };
+        let params = ValidParams::new(sampling, &lengths, facts)?;
+        params.check_sequences(1, facts)?;
         Ok(Self {
-            params: ValidParams::new(sampling, &lengths, facts)?,
+            params,
             conversation,
             echo,
         })

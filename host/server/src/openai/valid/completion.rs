@@ -70,20 +70,19 @@ impl ValidCompletion {
             AddSpecial::Yes
         };
         let params = ValidParams::new(sampling, &lengths, facts)?;
-        let choices = prompts.len() * params.n() as usize;
-        if choices > facts.max_choices {
-            let most = facts.max_choices;
-            return Err(ApiError::invalid(
-                "n",
-                format!("`prompt` and `n` make {choices} choices, at most {most} are allowed"),
-            ));
-        }
+        params.check_sequences(prompts.len(), facts)?;
         Ok(Self {
             prompts,
             params,
             echo,
             add_special,
         })
+    }
+
+    /// Prompts times answers made of each.
+    #[must_use]
+    pub fn sequences(&self) -> u64 {
+        self.prompts.len() as u64 * u64::from(self.params.sequences())
     }
 
     /// At least one; none is the empty list, ids are in the vocabulary.

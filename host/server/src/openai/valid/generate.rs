@@ -49,10 +49,9 @@ impl ValidGenerate {
             max_tokens,
             top_logprobs: None,
         };
-        Ok(Self {
-            prompt,
-            params: ValidParams::new(sampling, &lengths, facts)?,
-        })
+        let params = ValidParams::new(sampling, &lengths, facts)?;
+        params.check_sequences(1, facts)?;
+        Ok(Self { prompt, params })
     }
 
     /// What to continue.

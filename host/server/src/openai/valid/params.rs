@@ -29,7 +29,7 @@ pub struct ModelFacts {
     pub max_logprobs: u32,
     /// Most prompts per request.
     pub max_prompts: usize,
-    /// Most choices of all prompts together.
+    /// Most sequences of all prompts together.
     pub max_choices: usize,
     /// Used where a request says nothing.
     pub defaults: SamplingDefaults,
@@ -45,7 +45,7 @@ impl ModelFacts {
             max_n: 128,
             max_logprobs: 20,
             max_prompts: 1024,
-            max_choices: 4096,
+            max_choices: 256,
             defaults: model.defaults.clone(),
         }
     }
@@ -224,6 +224,33 @@ impl ValidParams {
     #[must_use]
     pub fn n(&self) -> u32 {
         self.n
+    }
+
+    /// Answers made per prompt: choices, or the candidates of `best_of` where those are more.
+    #[must_use]
+    pub fn sequences(&self) -> u32 {
+        let candidates = self.sampler.get("best_of").and_then(Value::as_u64);
+        let candidates = candidates.and_then(|count| u32::try_from(count).ok());
+        candidates.map_or(self.n, |count| count.max(self.n))
+    }
+
+    /// Refuses more answers than the server makes for one request.
+    pub(super) fn check_sequences(
+        &self,
+        prompts: usize,
+        facts: &ModelFacts,
+    ) -> Result<(), ApiError> {
+        let sequences = prompts.saturating_mul(self.sequences() as usize);
+        let most = facts.max_choices;
+        if sequences <= most {
+            return Ok(());
+        }
+        Err(ApiError::invalid(
+            "n",
+            format!(
+                "the prompts times `n` or `best_of` make {sequences} sequences, at most {most} are allowed per request"
+            ),
+        ))
     }
 
     /// How long an answer may get.

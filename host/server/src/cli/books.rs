@@ -1,0 +1,105 @@
+//! What tenants use, from a running server into its registry.
+
+use crate::http::AppState;
+use crate::model::ModuleStore;
+use guesthouse_component::SamplerThreads;
+use guesthouse_tenants::{Registry, TenantId};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinHandle;
+
+/// How often samplers' time is charged.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often counters are written.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// CPU time of samplers that choose tokens, by tenant, as of the last look.
+type Seen = HashMap<Arc<str>, Duration>;
+
+/// The task that charges and writes what tenants used.
+pub(super) struct Books {
+    registry: Arc<Registry>,
+    state: AppState,
+    task: JoinHandle<()>,
+}
+
+impl Books {
+    /// Starts the task.
+    pub(super) fn open(
+        registry: Arc<Registry>,
+        state: &AppState,
+        modules: &Arc<ModuleStore>,
+    ) -> Self {
+        let work = keep(Arc::clone(&registry), state.clone(), Arc::clone(modules));
+        Self {
+            task: tokio::spawn(work),
+            registry,
+            state: state.clone(),
+        }
+    }
+
+    /// Ends the task and writes what is left.
+    pub(super) async fn close(self) {
+        self.task.abort();
+        // A write that runs is waited for by the registry's lock.
+        let (registry, state) = (self.registry, self.state);
+        let written = tokio::task::spawn_blocking(move || write(&registry, &state)).await;
+        if written.is_err() {
+            tracing::error!("the counters of tenants were not written");
+        }
+    }
+}
+
+async fn keep(registry: Arc<Registry>, state: AppState, modules: Arc<ModuleStore>) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut written = Instant::now();
+    let mut seen = Seen::new();
+    loop {
+        ticks.tick().await;
+        charge(&registry, &state, modules.samplers(), &mut seen);
+        if written.elapsed() < FLUSH {
+            continue;
+        }
+        written = Instant::now();
+        let (registry, state) = (Arc::clone(&registry), state.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            write(&registry, &state);
+            state.forget_gone();
+        });
+        if done.await.is_err() {
+            tracing::error!("the counters of tenants were not written");
+        }
+    }
+}
+
+/// Charges the time of samplers that choose tokens, which work on threads of their own, to their tenants.
+fn charge(registry: &Registry, state: &AppState, samplers: &SamplerThreads, seen: &mut Seen) {
+    let mut now = Seen::new();
+    for lane in samplers.usage() {
+        *now.entry(lane.tenant).or_default() += lane.cpu;
+    }
+    for (id, cpu) in &now {
+        let before = seen.get(id).copied().unwrap_or_default();
+        // Lanes may be forgotten.
+        let took = cpu.saturating_sub(before);
+        let known = TenantId::parse(id).ok().and_then(|id| registry.get(&id));
+        if let Some(known) = known.filter(|_| !took.is_zero()) {
+            state.charge_guests(&known.tenant, took);
+        }
+    }
+    *seen = now;
+}
+
+fn write(registry: &Registry, state: &AppState) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let used = state.take_used(now.map_or(0, |since| since.as_secs()));
+    if used.is_empty() {
+        return;
+    }
+    if let Err(error) = registry.add_usage(&used) {
+        tracing::error!(%error, "counters of tenants cannot be written now; they are kept");
+    }
+}
