@@ -12,7 +12,7 @@ use crate::bindings::chat::{ChatGuest, ChatGuestPre};
 use crate::block_on::block_on;
 use crate::meter::metered;
 use crate::record::{Recording, encode};
-use crate::runtime::Slot;
+use crate::slots::Slot;
 use crate::store::{self, AtTick, State, StoreSpec};
 use crate::{CallContext, ComponentError, Module};
 
@@ -147,7 +147,7 @@ impl ChatModule {
     /// A trap, limit or time-out of the guest.
     pub fn architectures(&self) -> Result<Vec<String>, ComponentError> {
         let runtime = &self.module.runtime;
-        let _slot = block_on(runtime.chat.acquire(&self.module.name))?;
+        let _slot = block_on(runtime.chat.acquire(&"".into(), &self.module.name))?;
         let spec = StoreSpec {
             module: &self.module.name,
             limits: &runtime.config.chat,
@@ -194,7 +194,10 @@ impl ChatModule {
         context: CallContext,
     ) -> Result<ChatSession, ComponentError> {
         let runtime = &self.module.runtime;
-        let slot = runtime.chat.acquire(&self.module.name).await?;
+        let slot = runtime
+            .chat
+            .acquire(&context.tenant, &self.module.name)
+            .await?;
         let mut session = ChatSession {
             module: Arc::clone(&self.module),
             controls: Vec::new(),

@@ -11,6 +11,8 @@ pub struct CallContext {
     pub request: Arc<str>,
     /// Who pays.
     pub tenant: Arc<str>,
+    /// Most memory of all of its guests, bytes; without it, as much as is free then.
+    pub memory: Option<usize>,
     /// Unix seconds that a guest's clocks show.
     pub now: u64,
     /// Takes down the guest's calls; the runtime's clock should be [`Clock::Fuel`](crate::Clock::Fuel) then.
@@ -26,6 +28,7 @@ impl CallContext {
         Self {
             request: request.into(),
             tenant: Arc::from(""),
+            memory: None,
             now,
             recorder: None,
             seed: 0,

@@ -343,6 +343,14 @@ pub enum LimitKind {
         /// Bytes allowed.
         limit: usize,
     },
+    /// Memory of all guests of a tenant.
+    #[error("all guests of this tenant would hold {wanted} bytes of memory, it may have {limit}")]
+    TenantMemory {
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
     /// Bytes that cross between guest and host in one call.
     #[error("a call between guest and host carried more than {limit} bytes")]
     Transfer {
@@ -373,6 +381,7 @@ impl LimitKind {
         match self {
             Self::Memory { .. } => "limit_memory",
             Self::ProcessMemory { .. } => "limit_process_memory",
+            Self::TenantMemory { .. } => "limit_tenant_memory",
             Self::Transfer { .. } => "limit_transfer",
             Self::Handles { .. } => "limit_handles",
             Self::Instructions { .. } => "limit_instructions",

@@ -9,7 +9,7 @@ use crate::answer::guest_error;
 use crate::bindings::graph::{GraphGuest, GraphGuestPre};
 use crate::block_on::block_on;
 use crate::meter::{Meter, metered};
-use crate::runtime::Slot;
+use crate::slots::Slot;
 use crate::store::{self, AtTick, State, StoreSpec};
 use crate::ticker::Ticking;
 use crate::{CallContext, ComponentError, Module};
@@ -118,7 +118,7 @@ impl GraphModule {
         let runtime = &self.module.runtime;
         let slot = runtime
             .graph
-            .acquire_within(runtime.config.graph.wall, &self.module.name)?;
+            .acquire_within(runtime.config.graph.wall, &"".into(), &self.module.name)?;
         let spec = StoreSpec {
             module: &self.module.name,
             limits: &runtime.config.graph,

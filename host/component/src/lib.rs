@@ -10,6 +10,7 @@
 //! - [`Runtime`]: engine, ticker, linkers, pools; [`RuntimeConfig`], [`Limits`].
 //! - [`Module`]: a checked, compiled, linked guest of one [`Role`]; `precheck`, `cache`.
 //! - [`Compiler`], [`compile_module`]: compiling in a child process with limits.
+//! - `slots`: places for guests, shared between tenants.
 //! - `store`, `meter`, `ticker`, `guest_log`: what one store may use, and the clock of its deadlines.
 //! - [`GraphModule`], [`ChatModule`], [`SamplerModule`]: the three roles.
 //! - [`Stepping`], [`SamplerThreads`]: samplers that choose tokens themselves, and the threads they run on.
@@ -48,6 +49,7 @@ mod precheck;
 mod record;
 mod runtime;
 mod sampling;
+mod slots;
 mod store;
 mod threads;
 mod ticker;

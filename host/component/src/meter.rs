@@ -6,10 +6,15 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use crate::store::Account;
+
+/// Most nanoseconds that a call may have taken that no tick reached.
+const UNSEEN: u64 = 2_000_000;
 /// `slice` of a meter that no tick has reached.
 const UNARMED: u64 = u64::MAX;
 
@@ -25,6 +30,8 @@ pub(crate) struct Meter {
     slice: AtomicU64,
     /// The current poll ends because the deadline callback lets others run.
     yields: AtomicBool,
+    /// Who pays.
+    account: Arc<Account>,
 }
 
 /// What a call has used.
@@ -44,8 +51,9 @@ pub(crate) fn thread_cpu() -> u64 {
 }
 
 impl Meter {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(account: Arc<Account>) -> Self {
         Self {
+            account,
             base: Instant::now(),
             began: AtomicU64::new(0),
             spent: AtomicU64::new(0),
@@ -83,6 +91,27 @@ impl Meter {
         })
     }
 
+    /// The call is over. Its CPU time, or, of one that no tick reached, the time it took, at most two ticks.
+    pub(crate) fn end(&self) {
+        let slice = self.slice.load(Ordering::Relaxed);
+        let used = match slice {
+            UNARMED => {
+                let began = self.began.load(Ordering::Relaxed);
+                self.since_base().saturating_sub(began).min(UNSEEN)
+            }
+            _ => self.spent.load(Ordering::Relaxed) + thread_cpu().saturating_sub(slice),
+        };
+        self.account.charge(used);
+    }
+
+    /// Likewise, of a call whose last poll is over.
+    fn end_polled(&self) {
+        match self.slice.load(Ordering::Relaxed) {
+            UNARMED => self.end(),
+            _ => self.account.charge(self.spent.load(Ordering::Relaxed)),
+        }
+    }
+
     /// The call is about to let others run.
     pub(crate) fn yields(&self) {
         self.yields.store(true, Ordering::Relaxed);
@@ -115,7 +144,7 @@ pub(crate) async fn metered<T>(
     call: impl Future<Output = wasmtime::Result<T>>,
 ) -> wasmtime::Result<T> {
     let mut call = pin!(call);
-    poll_fn(|context| {
+    let answer = poll_fn(|context| {
         meter.resume();
         let answer = call.as_mut().poll(context);
         meter.suspend();
@@ -126,7 +155,9 @@ pub(crate) async fn metered<T>(
             answer
         }
     })
-    .await
+    .await;
+    meter.end_polled();
+    answer
 }
 
 #[cfg(test)]

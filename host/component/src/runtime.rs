@@ -1,14 +1,14 @@
 //! The engine with everything that guests share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::component::Component;
 
-use crate::block_on::block_on_within;
 use crate::cache::{self, Cache, CodeDigests, Fresh};
 use crate::compiler::{Compiler, Gate, Job};
 use crate::linkers::Linkers;
+use crate::slots::Slots;
 use crate::store::Budget;
 use crate::ticker::Ticker;
 use crate::{ComponentError, Module, ModuleDigest, Origin, Role, RuntimeConfig, engine, precheck};
@@ -99,6 +99,19 @@ impl Runtime {
         cache::compatibility(&self.engine)
     }
 
+    /// Linear memory and tables of a tenant's live guests, bytes.
+    #[must_use]
+    pub fn memory_of(&self, tenant: &str) -> usize {
+        self.budget.account(tenant).used()
+    }
+
+    /// CPU time that a tenant's guests used since the runtime began. Calls shorter than a tick count with the time they
+    /// took.
+    #[must_use]
+    pub fn guest_time(&self, tenant: &str) -> Duration {
+        self.budget.account(tenant).time()
+    }
+
     /// Linear memory and tables of all live guests, bytes.
     #[must_use]
     pub fn memory_in_use(&self) -> usize {
@@ -146,55 +159,5 @@ impl Runtime {
                 module: name.into(),
                 reason: format!("{error:#}"),
             })
-    }
-}
-
-/// Places of one role in the pool. An empty pool is an error of wasmtime's; waiting here comes first.
-pub(crate) struct Slots {
-    semaphore: Arc<Semaphore>,
-    role: Role,
-    size: usize,
-}
-
-/// A place taken.
-pub(crate) type Slot = OwnedSemaphorePermit;
-
-impl Slots {
-    fn new(role: Role, size: usize) -> Self {
-        Self {
-            semaphore: Arc::new(Semaphore::new(size)),
-            role,
-            size,
-        }
-    }
-
-    fn busy(&self, module: &str) -> ComponentError {
-        ComponentError::Busy {
-            module: module.into(),
-            role: self.role,
-            slots: self.size,
-        }
-    }
-
-    /// Waits as long as it takes.
-    pub(crate) async fn acquire(&self, module: &str) -> Result<Slot, ComponentError> {
-        Arc::clone(&self.semaphore)
-            .acquire_owned()
-            .await
-            .map_err(|_| self.busy(module))
-    }
-
-    /// Blocks the thread for at most `wait`.
-    pub(crate) fn acquire_within(
-        &self,
-        wait: std::time::Duration,
-        module: &str,
-    ) -> Result<Slot, ComponentError> {
-        if let Ok(slot) = Arc::clone(&self.semaphore).try_acquire_owned() {
-            return Ok(slot);
-        }
-        block_on_within(wait, Arc::clone(&self.semaphore).acquire_owned())
-            .and_then(Result::ok)
-            .ok_or_else(|| self.busy(module))
     }
 }

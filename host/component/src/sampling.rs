@@ -143,9 +143,10 @@ impl SamplerModule {
         context: CallContext,
     ) -> Result<PlannedSampling, ComponentError> {
         let runtime = &self.module.runtime;
+        let tenant = Arc::clone(&context.tenant);
         let _slot = runtime
             .sampler
-            .acquire_within(runtime.config.wait, &self.module.name)?;
+            .acquire_within(runtime.config.wait, &tenant, &self.module.name)?;
         let mut live = self.instantiate(context)?;
         let (plan, _) = self.planned(&mut live, request, facts)?;
         Ok(plan)
@@ -189,9 +190,10 @@ impl SamplerModule {
                 Err(Failure::Alone) => {}
             }
         }
+        let tenant = Arc::clone(&context.tenant);
         let slot = runtime
             .sampler
-            .acquire_within(runtime.config.wait, &self.module.name)?;
+            .acquire_within(runtime.config.wait, &tenant, &self.module.name)?;
         let mut live = self.instantiate(context)?;
         let (planned, sampler) = self.planned(&mut live, request, facts)?;
         let Some(asked) = planned.plan.draw.asked() else {
@@ -200,7 +202,7 @@ impl SamplerModule {
         // Among the places of steps before this one is given back: the pool counts both.
         let place = runtime
             .step
-            .acquire_within(runtime.config.wait, &self.module.name)?;
+            .acquire_within(runtime.config.wait, &tenant, &self.module.name)?;
         drop(slot);
         let recording = live.recording.take();
         let running = Running::new(&self.module, live, sampler, place)?;
@@ -231,7 +233,9 @@ impl SamplerModule {
             let stepping = stepping.map(|indices| indices.load(&mut *store, &instance));
             Ok((plan, stepping.transpose()?))
         };
-        match load(&mut store) {
+        let loaded = load(&mut store);
+        store::end(&store);
+        match loaded {
             Ok((plan, stepping)) => Ok(Live {
                 recording: {
                     let state = store.data();
@@ -282,11 +286,12 @@ impl SamplerModule {
         };
         let store = &mut live.store;
         store::begin(store);
-        match live
+        let created = live
             .plan
             .sampler()
-            .call_create(&mut *store, request, &facts)
-        {
+            .call_create(&mut *store, request, &facts);
+        store::end(store);
+        match created {
             Ok(answer) => {
                 answer.map_err(|error| guest_error(&self.module.name, "sampler.create", error))
             }
@@ -303,7 +308,9 @@ impl SamplerModule {
         let name = &self.module.name;
         let store = &mut live.store;
         store::begin(store);
-        let plan = match live.plan.sampler().call_plan(&mut *store, sampler) {
+        let planned = live.plan.sampler().call_plan(&mut *store, sampler);
+        store::end(store);
+        let plan = match planned {
             Ok(answer) => answer.map_err(|error| guest_error(name, "sampler.plan", error))?,
             Err(error) => return Err(store.data_mut().failure("sampler.plan", error)),
         };

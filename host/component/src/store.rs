@@ -1,7 +1,8 @@
 //! One store: a guest's whole world, its limits, and what is left of it when it fails.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use guesthouse_graph::{GraphBuilder, GraphError};
@@ -17,6 +18,32 @@ use crate::{CallContext, Clock, ComponentError, LimitKind, Limits};
 pub(crate) struct Budget {
     used: AtomicUsize,
     limit: usize,
+    tenants: Mutex<HashMap<Arc<str>, Arc<Account>>>,
+}
+
+/// What one tenant's stores use.
+#[derive(Default)]
+pub(crate) struct Account {
+    /// Bytes.
+    used: AtomicUsize,
+    /// Nanoseconds.
+    time: AtomicU64,
+    /// Calls of no tenant may have all memory.
+    nobody: bool,
+}
+
+impl Account {
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_nanos(self.time.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn charge(&self, nanoseconds: u64) {
+        self.time.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
 }
 
 impl Budget {
@@ -24,7 +51,22 @@ impl Budget {
         Self {
             used: AtomicUsize::new(0),
             limit,
+            tenants: Mutex::default(),
         }
+    }
+
+    /// The tenant's; made at its first use.
+    pub(crate) fn account(&self, tenant: &str) -> Arc<Account> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = tenants.get(tenant) {
+            return Arc::clone(account);
+        }
+        let account = Arc::new(Account {
+            nobody: tenant.is_empty(),
+            ..Account::default()
+        });
+        tenants.insert(tenant.into(), Arc::clone(&account));
+        account
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -48,6 +90,9 @@ impl Budget {
 /// Memory of one store, charged to the budget until dropped.
 pub(crate) struct Memory {
     budget: Arc<Budget>,
+    account: Arc<Account>,
+    /// Of the account; without one, as much as is free.
+    share: Option<usize>,
     used: usize,
     limit: usize,
     /// The last refusal; explains the trap that usually follows.
@@ -72,8 +117,31 @@ impl Memory {
             });
             return false;
         }
+        if let Some(refused) = self.over_share(bytes) {
+            self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+            self.refused = Some(refused);
+            return false;
+        }
         self.used = wanted;
         true
+    }
+
+    /// Takes bytes, which the budget has given, of the tenant's share; or says why not. A tenant without a share of its own
+    /// may hold as much as is free then: one alone gets half, and there is always something left.
+    fn over_share(&self, bytes: usize) -> Option<LimitKind> {
+        let before = self.account.used.fetch_add(bytes, Ordering::Relaxed);
+        let wanted = before.saturating_add(bytes);
+        let free = self.budget.limit.saturating_sub(self.budget.used());
+        let limit = match self.share {
+            Some(share) => share,
+            None if self.account.nobody => return None,
+            None => free,
+        };
+        if wanted <= limit {
+            return None;
+        }
+        self.account.used.fetch_sub(bytes, Ordering::Relaxed);
+        Some(LimitKind::TenantMemory { wanted, limit })
     }
 }
 
@@ -101,6 +169,7 @@ impl ResourceLimiter for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.used, Ordering::Relaxed);
+        self.account.used.fetch_sub(self.used, Ordering::Relaxed);
     }
 }
 
@@ -161,9 +230,12 @@ pub(crate) fn store(engine: &wasmtime::Engine, spec: StoreSpec<'_>) -> Store<Sta
     let limits = spec.limits;
     let mut table = ResourceTable::new();
     table.set_max_capacity(limits.resources);
+    let account = spec.budget.account(&spec.context.tenant);
     let state = State {
         memory: Memory {
             budget: Arc::clone(spec.budget),
+            account: Arc::clone(&account),
+            share: spec.context.memory,
             used: 0,
             limit: limits.memory,
             refused: None,
@@ -173,7 +245,7 @@ pub(crate) fn store(engine: &wasmtime::Engine, spec: StoreSpec<'_>) -> Store<Sta
             Arc::clone(&spec.context.request),
             limits,
         ),
-        meter: Arc::new(Meter::new()),
+        meter: Arc::new(Meter::new(account)),
         table,
         wasi: None,
         context: spec.context,
@@ -214,6 +286,11 @@ pub(crate) fn begin(store: &mut Store<State>) {
         // Fails only in an engine that does not count.
         drop(store.set_fuel(fuel));
     }
+}
+
+/// The call that [`begin`] began is over: its time is the tenant's. Asynchronous calls do this themselves.
+pub(crate) fn end(store: &Store<State>) {
+    store.data().meter.end();
 }
 
 fn at_deadline(

@@ -12,7 +12,7 @@ fn burn(nanoseconds: u64) {
 
 #[test]
 fn the_first_tick_arms_and_later_ones_tell() {
-    let meter = Meter::new();
+    let meter = Meter::new(Arc::default());
     meter.begin();
     assert_eq!(meter.tick(), None);
     burn(3_000_000);
@@ -26,7 +26,7 @@ fn the_first_tick_arms_and_later_ones_tell() {
 
 #[test]
 fn time_between_polls_is_not_charged() {
-    let meter = Meter::new();
+    let meter = Meter::new(Arc::default());
     meter.begin();
     let mut polls = 0;
     let call = poll_fn(|context| {
@@ -56,7 +56,7 @@ fn time_between_polls_is_not_charged() {
 
 #[test]
 fn waiting_is_ended() {
-    let meter = Meter::new();
+    let meter = Meter::new(Arc::default());
     meter.begin();
     let error = block_on(metered(
         &meter,

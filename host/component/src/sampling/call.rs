@@ -7,7 +7,7 @@ use wasmtime::Store;
 use wasmtime::component::ResourceAny;
 
 use super::{Live, wit_stepping as wit};
-use crate::runtime::Slot;
+use crate::slots::Slot;
 use crate::store::{self, LongCall, State};
 use crate::{ComponentError, Module};
 
@@ -151,7 +151,8 @@ impl Running {
         let store = &mut self.live.store;
         let _ticking = module.runtime.ticker.enter();
         store::begin(store);
-        call.make(&self.guest, store, self.sampler)
-            .map_err(|error| store.data_mut().failure(call.function(), error))
+        let said = call.make(&self.guest, store, self.sampler);
+        store::end(store);
+        said.map_err(|error| store.data_mut().failure(call.function(), error))
     }
 }

@@ -11,7 +11,7 @@ use wasmtime::component::ResourceAny;
 use super::call::{Call, Running, Said};
 use super::{Live, ModelFacts, PlannedSampling, SamplerModule, wit_stepping as wit};
 use crate::guest_log::GuestLog;
-use crate::runtime::Slot;
+use crate::slots::Slot;
 use crate::store::{self, LongCall};
 use crate::{CallContext, ComponentError, Limits};
 
@@ -75,7 +75,9 @@ impl Shared {
         if self.open.is_none() {
             let runtime = &module.module.runtime;
             let name = &module.module.name;
-            let slot = runtime.step.acquire_within(runtime.config.wait, name)?;
+            let slot = runtime
+                .step
+                .acquire_within(runtime.config.wait, &"".into(), name)?;
             let mut live = module.instantiate(CallContext::new("shared", 0))?;
             let limits = Limits {
                 memory: runtime.config.max_memory(),
@@ -218,7 +220,10 @@ impl Member {
     pub(super) fn alone(&self) -> Result<Running, ComponentError> {
         let runtime = &self.module.module.runtime;
         let name = &self.module.module.name;
-        let slot = runtime.step.acquire_within(runtime.config.wait, name)?;
+        let slot =
+            runtime
+                .step
+                .acquire_within(runtime.config.wait, &self.context.tenant, name)?;
         let mut live = self.module.instantiate(self.context.clone())?;
         let (_, sampler) = self.module.planned(&mut live, &self.request, &self.facts)?;
         let mut running = Running::new(&self.module.module, live, sampler, slot)?;

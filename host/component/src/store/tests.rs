@@ -4,6 +4,8 @@ use super::*;
 fn memory(budget: &Arc<Budget>, limit: usize) -> Memory {
     Memory {
         budget: Arc::clone(budget),
+        account: budget.account(""),
+        share: None,
         used: 0,
         limit,
         refused: None,
@@ -52,4 +54,31 @@ fn sizes_that_overflow_are_refused() {
     assert!(!store.memory_growing(10, usize::MAX, None).unwrap());
     assert!(!store.table_growing(0, usize::MAX, None).unwrap());
     assert_eq!(budget.used(), 10);
+}
+
+#[test]
+fn one_tenants_memory_leaves_room_for_others() {
+    let budget = Arc::new(Budget::new(100));
+    let of = |tenant: &str, share| Memory {
+        account: budget.account(tenant),
+        share,
+        ..memory(&budget, 1000)
+    };
+    let mut a = of("a", None);
+    assert!(a.memory_growing(0, 50, None).unwrap(), "as much as is free");
+    let mut second = of("a", None);
+    assert!(!second.memory_growing(0, 1, None).unwrap());
+    let limit = 49;
+    assert_eq!(
+        second.refused,
+        Some(LimitKind::TenantMemory { wanted: 51, limit })
+    );
+    assert_eq!((budget.used(), budget.account("a").used()), (50, 50));
+    let mut b = of("b", None);
+    assert!(b.memory_growing(0, 25, None).unwrap());
+    let mut c = of("c", Some(10));
+    assert!(!c.memory_growing(0, 11, None).unwrap());
+    assert!(c.memory_growing(0, 10, None).unwrap());
+    drop(a);
+    assert_eq!((budget.used(), budget.account("a").used()), (35, 0));
 }

@@ -153,6 +153,12 @@ impl Guests for ModelGuests {
     }
 }
 
+/// Most memory of its guests, where its policy says it.
+pub(super) fn memory_of(tenant: &Tenant) -> Option<usize> {
+    let bytes = tenant.policy.quotas.guest_memory_bytes?;
+    Some(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
 fn context(scope: &RequestScope) -> CallContext {
     CallContext {
         recorder: scope.record.clone(),
@@ -161,6 +167,7 @@ fn context(scope: &RequestScope) -> CallContext {
             0 => "".into(),
             _ => scope.tenant.id.as_str().into(),
         },
+        memory: memory_of(&scope.tenant),
         ..CallContext::new("", scope.now)
     }
 }

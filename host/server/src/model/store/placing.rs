@@ -364,6 +364,7 @@ fn context(owner: &ModuleOwner) -> CallContext {
         ModuleOwner::Server => context,
         ModuleOwner::Tenant(tenant) => CallContext {
             tenant: tenant.id.as_str().into(),
+            memory: crate::model::guests::memory_of(tenant),
             ..context
         },
     }
