@@ -59,10 +59,11 @@ fn sizes_that_overflow_are_refused() {
 #[test]
 fn one_tenants_memory_leaves_room_for_others() {
     let budget = Arc::new(Budget::new(100));
-    let of = |tenant: &str, share| Memory {
-        account: budget.account(tenant),
-        share,
-        ..memory(&budget, 1000)
+    let of = |tenant: &str, share| {
+        let mut memory = memory(&budget, 1000);
+        memory.account = budget.account(tenant);
+        memory.share = share;
+        memory
     };
     let mut a = of("a", None);
     assert!(a.memory_growing(0, 50, None).unwrap(), "as much as is free");
