@@ -10,6 +10,7 @@ use crate::http::{
 };
 use crate::model::watch::Watcher;
 use crate::model::{LoadedModel, ModuleStore};
+use crate::modules::ModuleDesk;
 use anyhow::{Context, Result, bail};
 use axum::Router;
 use clap::Args;
@@ -97,13 +98,16 @@ impl Serve {
             .served_model_name
             .first()
             .map_or_else(|| self.model.name().to_owned(), Clone::clone);
-        let modules = self.model.modules()?;
+        let tenants = self.state.open_for_serving()?.map(Arc::new);
+        let mut modules = self.model.modules()?;
+        if let Some(tenants) = &tenants {
+            modules = modules.keeping(Arc::clone(tenants), &self.state.modules()?)?;
+        }
         if let Some(folder) = &self.modules {
             // The first model may need one of them.
             let watching = Watcher::open(folder, &modules).and_then(Watcher::start);
             watching.with_context(|| format!("cannot watch {}", folder.display()))?;
         }
-        let tenants = self.state.open_for_serving()?.map(Arc::new);
         let mut loaded = self.model.load(&name, &modules)?;
         if let Some(model) = Arc::get_mut(&mut loaded.served) {
             model.aliases = self.served_model_name.iter().skip(1).cloned().collect();
@@ -149,7 +153,8 @@ impl Serve {
             max_sequences: self.max_sequences,
             ..HttpConfig::default()
         };
-        let state = AppState::new(vec![Arc::clone(&model)], config.clone());
+        let desk = ModuleDesk::new(Arc::clone(modules));
+        let state = AppState::new(vec![Arc::clone(&model)], config.clone()).with_modules(desk);
         let books = tenants
             .clone()
             .map(|registry| Books::open(registry, &state, modules));

@@ -19,6 +19,15 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
+    /// Where modules are kept that were brought: beside the file.
+    pub(super) fn modules(&self) -> Result<PathBuf> {
+        let path = match &self.state {
+            Some(path) => path.clone(),
+            None => crate::paths::state()?,
+        };
+        Ok(path.with_file_name("modules"))
+    }
+
     /// Opens the file, and makes it where there is none.
     pub(super) fn open(&self) -> Result<Registry> {
         let path = match &self.state {
