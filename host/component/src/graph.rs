@@ -116,9 +116,11 @@ impl GraphModule {
 
     fn instantiate(&self, builder: Option<GraphBuilder>) -> Result<Instance, ComponentError> {
         let runtime = &self.module.runtime;
-        let slot = runtime
-            .graph
-            .acquire_within(runtime.config.graph.wall, &"".into(), &self.module.name)?;
+        let slot = runtime.graph.acquire_within(
+            runtime.config.graph.wall,
+            &"".into(),
+            &self.module.name,
+        )?;
         let spec = StoreSpec {
             module: &self.module.name,
             limits: &runtime.config.graph,

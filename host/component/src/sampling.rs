@@ -144,9 +144,10 @@ impl SamplerModule {
     ) -> Result<PlannedSampling, ComponentError> {
         let runtime = &self.module.runtime;
         let tenant = Arc::clone(&context.tenant);
-        let _slot = runtime
-            .sampler
-            .acquire_within(runtime.config.wait, &tenant, &self.module.name)?;
+        let _slot =
+            runtime
+                .sampler
+                .acquire_within(runtime.config.wait, &tenant, &self.module.name)?;
         let mut live = self.instantiate(context)?;
         let (plan, _) = self.planned(&mut live, request, facts)?;
         Ok(plan)
@@ -191,9 +192,10 @@ impl SamplerModule {
             }
         }
         let tenant = Arc::clone(&context.tenant);
-        let slot = runtime
-            .sampler
-            .acquire_within(runtime.config.wait, &tenant, &self.module.name)?;
+        let slot =
+            runtime
+                .sampler
+                .acquire_within(runtime.config.wait, &tenant, &self.module.name)?;
         let mut live = self.instantiate(context)?;
         let (planned, sampler) = self.planned(&mut live, request, facts)?;
         let Some(asked) = planned.plan.draw.asked() else {

@@ -220,10 +220,9 @@ impl Member {
     pub(super) fn alone(&self) -> Result<Running, ComponentError> {
         let runtime = &self.module.module.runtime;
         let name = &self.module.module.name;
-        let slot =
-            runtime
-                .step
-                .acquire_within(runtime.config.wait, &self.context.tenant, name)?;
+        let slot = runtime
+            .step
+            .acquire_within(runtime.config.wait, &self.context.tenant, name)?;
         let mut live = self.module.instantiate(self.context.clone())?;
         let (_, sampler) = self.module.planned(&mut live, &self.request, &self.facts)?;
         let mut running = Running::new(&self.module.module, live, sampler, slot)?;

@@ -38,7 +38,9 @@ fn who_waits_gets_what_comes_free() {
     assert_eq!(now(&slots, "a").map(drop).unwrap_err().label(), "busy");
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            slots.acquire_within(Duration::from_secs(60), &tenant("a"), "m").map(drop)
+            slots
+                .acquire_within(Duration::from_secs(60), &tenant("a"), "m")
+                .map(drop)
         });
         while slots.shared.lock().waiting.is_empty() {
             std::thread::yield_now();
