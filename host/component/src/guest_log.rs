@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::Limits;
+use crate::{CallContext, Limits};
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,7 @@ const LAST_ERROR_BYTES: usize = 1024;
 pub(crate) struct GuestLog {
     module: Arc<str>,
     request: Arc<str>,
+    tenant: Arc<str>,
     quota: Arc<Mutex<Quota>>,
 }
 
@@ -46,7 +47,7 @@ struct Quota {
 }
 
 impl GuestLog {
-    pub(crate) fn new(module: Arc<str>, request: Arc<str>, limits: &Limits) -> Self {
+    pub(crate) fn new(module: Arc<str>, context: &CallContext, limits: &Limits) -> Self {
         let quota = Quota {
             lines: limits.log_lines,
             bytes: limits.log_bytes,
@@ -55,7 +56,8 @@ impl GuestLog {
         };
         Self {
             module,
-            request,
+            request: Arc::clone(&context.request),
+            tenant: Arc::clone(&context.tenant),
             quota: Arc::new(Mutex::new(quota)),
         }
     }
@@ -116,15 +118,15 @@ impl GuestLog {
         if let Some(kept) = &mut quota.kept {
             kept.push(format!("{}: {text}", level.name()));
         }
-        let (module, request) = (&*self.module, &*self.request);
+        let (module, request, tenant) = (&*self.module, &*self.request, &*self.tenant);
         match level {
-            LogLevel::Debug => tracing::debug!(target: "guest", module, request, "{text}"),
-            LogLevel::Info => tracing::info!(target: "guest", module, request, "{text}"),
-            LogLevel::Warn => tracing::warn!(target: "guest", module, request, "{text}"),
-            LogLevel::Error => tracing::error!(target: "guest", module, request, "{text}"),
+            LogLevel::Debug => tracing::debug!(target: "guest", module, request, tenant, "{text}"),
+            LogLevel::Info => tracing::info!(target: "guest", module, request, tenant, "{text}"),
+            LogLevel::Warn => tracing::warn!(target: "guest", module, request, tenant, "{text}"),
+            LogLevel::Error => tracing::error!(target: "guest", module, request, tenant, "{text}"),
         }
         if quota.lines == 0 || quota.bytes == 0 {
-            tracing::warn!(target: "guest", module, request, "log quota used up; further lines are dropped");
+            tracing::warn!(target: "guest", module, request, tenant, "log quota used up; further lines are dropped");
         }
     }
 }

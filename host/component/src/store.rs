@@ -240,11 +240,7 @@ pub(crate) fn store(engine: &wasmtime::Engine, spec: StoreSpec<'_>) -> Store<Sta
             limit: limits.memory,
             refused: None,
         },
-        log: GuestLog::new(
-            Arc::clone(spec.module),
-            Arc::clone(&spec.context.request),
-            limits,
-        ),
+        log: GuestLog::new(Arc::clone(spec.module), &spec.context, limits),
         meter: Arc::new(Meter::new(account)),
         table,
         wasi: None,

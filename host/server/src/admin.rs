@@ -28,7 +28,7 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
-use crate::http::{ApiKeys, AppState};
+use crate::http::{ApiKeys, AppState, traced};
 use crate::model::{LoadOptions, LoadedModel, ModuleStore};
 use crate::modules::ModuleDesk;
 use crate::openai::ApiError;
@@ -104,7 +104,8 @@ pub fn router(admin: Admin) -> Router {
     let tenant = get(tenants::get)
         .patch(tenants::change)
         .delete(tenants::remove);
-    Router::new()
+    let log = admin.0.state.access_log();
+    let routes = Router::new()
         .route("/admin/v1/modules", get(modules::list))
         .route("/admin/v1/modules/{name}", modules)
         .route("/admin/v1/modules/{name}/history", get(modules::history))
@@ -124,8 +125,8 @@ pub fn router(admin: Admin) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
-        .layer(from_fn_with_state(admin.clone(), guard))
-        .with_state(admin)
+        .layer(from_fn_with_state(admin.clone(), guard));
+    traced(routes, log).with_state(admin)
 }
 
 /// Lets in who shows the key; logs what was done.

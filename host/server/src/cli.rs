@@ -121,6 +121,10 @@ fn logging(options: &options::Logs) {
         .with_target(false);
     match options.log_format {
         options::LogFormat::Text => builder.init(),
-        options::LogFormat::Json => builder.json().init(),
+        options::LogFormat::Json => builder
+            .json()
+            .flatten_event(true)
+            .with_span_list(false)
+            .init(),
     }
 }

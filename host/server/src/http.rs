@@ -3,6 +3,7 @@
 //! - `config`, `listen`, `server`, `stall`: the listener, its limits, graceful shutdown;
 //! - `access`, `pins`, `defaults`, `limits`, `guest_time`: tenants, their keys, what they may do, and how much;
 //! - `body`, `auth`, `error`: what stands before and after each route;
+//! - `request_id`, `trace`: each request's name, and what is told of it when it ended;
 //! - `prepare` turns a valid request into a [`Job`](job::Job); `running` submits it and hands out updates as they come;
 //! - `embedding` runs prompts through an embedding model;
 //! - `format` writes updates as chunks, or collects them into whole answers; `sse` frames chunks;
@@ -29,12 +30,14 @@ mod metrics;
 mod openapi;
 mod pins;
 mod prepare;
+mod request_id;
 mod routes;
 mod running;
 mod server;
 mod sse;
 mod stall;
 mod state;
+mod trace;
 
 pub use access::{Access, ApiKeys, Directory};
 pub(crate) use auth::shown_key;
@@ -44,6 +47,8 @@ pub use openapi::document as openapi_document;
 pub use routes::router;
 pub use server::{Served, serve, serve_routes};
 pub use state::AppState;
+pub use trace::AccessLog;
+pub(crate) use trace::traced;
 
 #[cfg(test)]
 mod tests;

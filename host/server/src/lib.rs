@@ -12,6 +12,7 @@
 //! - [`modules`]: modules that tenants and the administrator bring over HTTP
 //! - [`admin`]: modules and models that come and go while others serve
 //! - [`llm`]: models inside a program of one's own
+//! - `process`: what a server asks of its own process
 //! - [`cli`]: the `guesthouse` command
 //!
 //! ```no_run
@@ -32,6 +33,9 @@ pub mod model;
 pub mod modules;
 pub mod openai;
 pub mod paths;
+mod process;
 pub mod serving;
 pub mod source;
+#[cfg(test)]
+mod testing;
 pub mod text;

@@ -145,6 +145,8 @@ pub enum GuestError {
 pub struct RequestScope {
     /// Unix seconds: guests have no clock.
     pub now: u64,
+    /// Its name in logs; empty for none.
+    pub request: Arc<str>,
     /// Whose request it is: decides which modules serve it, and who pays for them.
     pub tenant: Arc<Tenant>,
     /// What the tenant pinned for the model.
@@ -159,6 +161,7 @@ impl RequestScope {
     pub fn unrecorded(now: u64) -> Self {
         Self {
             now,
+            request: Arc::from(""),
             tenant: Tenant::anonymous(),
             pins: Pins::default(),
             record: None,

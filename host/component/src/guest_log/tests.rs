@@ -4,7 +4,7 @@ use super::*;
 fn log(lines: u32, bytes: usize) -> GuestLog {
     GuestLog::new(
         "m".into(),
-        "r".into(),
+        &CallContext::new("r", 0),
         &Limits {
             log_lines: lines,
             log_bytes: bytes,

@@ -118,7 +118,7 @@ impl Member {
         let step = &module.module.runtime.config.step;
         let name = Arc::clone(&module.module.name);
         let mut member = Self {
-            log: GuestLog::new(name, Arc::clone(&context.request), step),
+            log: GuestLog::new(name, &context, step),
             shared: Arc::clone(shared),
             request: request.to_owned(),
             facts: facts.clone(),

@@ -5,8 +5,8 @@ use super::options::ModelOptions;
 use super::state::{StateFile, follow};
 use crate::admin::{self, Admin};
 use crate::http::{
-    self, Access, ApiKeys, AppState, CorsOrigins, Directory, HttpConfig, Listener, PrivateSocket,
-    Served,
+    self, Access, AccessLog, ApiKeys, AppState, CorsOrigins, Directory, HttpConfig, Listener,
+    PrivateSocket, Served,
 };
 use crate::model::watch::Watcher;
 use crate::model::{LoadedModel, ModuleStore};
@@ -56,6 +56,15 @@ pub(super) struct Serve {
     /// Largest request body, bytes.
     #[arg(long, default_value_t = 8 << 20)]
     max_body_bytes: usize,
+    /// Log each request's body, which holds what clients wrote; without this no log does.
+    #[arg(long)]
+    enable_log_requests: bool,
+    /// Most characters of a body that --enable-log-requests logs.
+    #[arg(long, value_name = "CHARACTERS", default_value_t = 4096)]
+    max_log_len: usize,
+    /// Log no line for each request that was answered.
+    #[arg(long, alias = "disable-uvicorn-access-log")]
+    disable_access_log: bool,
     /// Most alternatives per log-probability.
     #[arg(long, default_value_t = 20)]
     max_logprobs: u32,
@@ -94,6 +103,7 @@ fn admin_address(text: &str) -> Result<AdminAddress, String> {
 
 impl Serve {
     pub(super) fn run(self) -> Result<()> {
+        crate::process::keep_memory_private();
         let name = self
             .served_model_name
             .first()
@@ -151,6 +161,12 @@ impl Serve {
             max_body_bytes: self.max_body_bytes,
             max_logprobs: self.max_logprobs,
             max_sequences: self.max_sequences,
+            access_log: if self.disable_access_log {
+                AccessLog::Off
+            } else {
+                AccessLog::Requests
+            },
+            log_bodies: self.enable_log_requests.then_some(self.max_log_len),
             ..HttpConfig::default()
         };
         let desk = ModuleDesk::new(Arc::clone(modules));

@@ -9,7 +9,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use guesthouse_tenants::Tenant;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Open to everyone: what probes and newcomers read.
 const OPEN: &[&str] = &["/health", "/ping", "/docs", "/openapi.json"];
@@ -33,12 +32,7 @@ pub(super) async fn check_key(
     let extensions = request.extensions_mut();
     extensions.insert(Arc::clone(&caller.tenant));
     extensions.insert(caller);
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let began = Instant::now();
-    let response = next.run(request).await;
-    let (status, ms) = (response.status().as_u16(), began.elapsed().as_millis());
-    tracing::debug!(%method, path, status, ms, "answered");
-    response
+    next.run(request).await
 }
 
 /// None where a key is needed, and none that fits was shown.

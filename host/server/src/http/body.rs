@@ -28,12 +28,29 @@ impl FromRequest<AppState> for JsonBytes {
         }
         let read = tokio::time::timeout(config.body_timeout, collect(request.into_body(), limit));
         match read.await {
-            Ok(body) => body.map(Self),
+            Ok(body) => {
+                let body = body?;
+                if let Some(characters) = config.log_bodies {
+                    log(&body, characters);
+                }
+                Ok(Self(body))
+            }
             Err(_) => Err(ApiError::BodyTimeout {
                 seconds: config.body_timeout.as_secs(),
             }),
         }
     }
+}
+
+/// For who asked for it: `--enable-log-requests`.
+fn log(body: &[u8], characters: usize) {
+    // A character has at most four bytes.
+    let head = &body[..body.len().min(characters.saturating_mul(4))];
+    let text: String = String::from_utf8_lossy(head)
+        .chars()
+        .take(characters)
+        .collect();
+    tracing::info!(bytes = body.len(), body = ?text, "received");
 }
 
 /// A missing type is taken for JSON; what forms send is not.

@@ -1,5 +1,6 @@
 //! Limits and switches of the HTTP server.
 
+use super::trace::AccessLog;
 use super::{Access, ApiKeys, Directory};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,10 @@ pub struct HttpConfig {
     pub retry_after: u32,
     /// Web pages that may use the API.
     pub cors: CorsOrigins,
+    /// Whether a line is logged for each request.
+    pub access_log: AccessLog,
+    /// Characters of each request's body that are logged, control characters escaped; none is the default.
+    pub log_bodies: Option<usize>,
     /// Most choices per prompt.
     pub max_n: u32,
     /// Most sequences per request: prompts times choices.
@@ -66,6 +71,8 @@ impl Default for HttpConfig {
             keep_alive: Duration::from_secs(15),
             retry_after: 1,
             cors: CorsOrigins::None,
+            access_log: AccessLog::Requests,
+            log_bodies: None,
             max_n: 128,
             max_sequences: 256,
             max_logprobs: 20,

@@ -1,5 +1,6 @@
 //! Errors as HTTP answers, and where they come from.
 
+use super::trace::ErrorLabel;
 use crate::openai::ApiError;
 use crate::serving::GuestError;
 use axum::Json;
@@ -15,9 +16,11 @@ impl IntoResponse for ApiError {
         if status.is_server_error() {
             tracing::warn!(label = self.label(), error = %self, "request failed");
         } else {
-            tracing::debug!(label = self.label(), error = %self, "request refused");
+            // The text may quote what the client sent.
+            tracing::debug!(label = self.label(), "request refused");
         }
         let mut response = (status, Json(self.body())).into_response();
+        response.extensions_mut().insert(ErrorLabel(self.label()));
         match self {
             Self::Overloaded { retry_after, .. } => {
                 response

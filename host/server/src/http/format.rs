@@ -89,7 +89,7 @@ pub(super) fn stream<W: ChunkWriter>(
                         state.writer.close(running.usage())
                     }
                     Err(error) => {
-                        tracing::warn!(label = error.label(), error = %error, "a streamed request failed");
+                        tell(&error);
                         state.stage = Stage::Over;
                         state.writer.fail(&error)
                     }
@@ -98,6 +98,15 @@ pub(super) fn stream<W: ChunkWriter>(
             state.ready.extend(bytes);
         }
     })
+}
+
+/// A client's own mistakes may quote what it sent.
+fn tell(error: &ApiError) {
+    if error.status() >= 500 {
+        tracing::warn!(label = error.label(), %error, "a streamed request failed");
+    } else {
+        tracing::debug!(label = error.label(), "a streamed request was refused");
+    }
 }
 
 /// The `usage` of a chunk that is not the last.

@@ -7,6 +7,7 @@ mod histogram;
 mod tenants;
 mod text;
 
+use super::trace::Times;
 use guesthouse_engine::Stats;
 use guesthouse_tenants::Tenant;
 use histogram::Histogram;
@@ -80,6 +81,23 @@ impl Timeline {
 
     pub(super) fn start(&mut self, at: Instant) {
         self.started.get_or_insert(at);
+    }
+
+    /// Phases of a request with these choices: the longest wait, from the first start to the first token of any, and
+    /// from there to the last.
+    pub(super) fn times<'a>(lines: impl Iterator<Item = &'a Self> + Clone) -> Times {
+        let passed = |from: Instant, to: Instant| to.saturating_duration_since(from);
+        let started = lines.clone().filter_map(|line| line.started).min();
+        let first = lines.clone().filter_map(|line| line.first).min();
+        let last = lines.clone().filter_map(|line| line.last).max();
+        Times {
+            queue: lines
+                .filter_map(|line| Some(passed(line.submitted, line.started?)))
+                .max(),
+            prefill: started.zip(first).map(|(from, to)| passed(from, to)),
+            decode: first.zip(last).map(|(from, to)| passed(from, to)),
+            first_token: first,
+        }
     }
 
     /// A token came.

@@ -5,9 +5,10 @@ use super::grammar::constraint;
 use super::ids;
 use super::job::{Job, JobChat, JobPrompt};
 use super::state::Asked;
+use super::trace::{Params, Trace};
 use crate::openai::{
-    ApiError, MaxTokens, RawPrompt, ValidChat, ValidCompletion, ValidConversation, ValidEmbedding,
-    ValidGenerate, ValidParams,
+    ApiError, MaxTokens, RawPrompt, Usage, ValidChat, ValidCompletion, ValidConversation,
+    ValidEmbedding, ValidGenerate, ValidParams,
 };
 use crate::serving::{
     Chat, Conversation, GrammarSource, Planned, RequestScope, SamplerRequest, ServedModel,
@@ -128,6 +129,7 @@ pub(super) async fn render(
     let scope = match length {
         Length::Context => scope(asked)?,
         Length::Any => RequestScope {
+            request: Trace::current().id().shared(),
             tenant: Arc::clone(&asked.caller.tenant),
             pins: asked.pins.clone(),
             ..RequestScope::unrecorded(conversation.now)
@@ -151,6 +153,7 @@ fn scope(asked: &Asked) -> Result<RequestScope, ApiError> {
     let guests = &asked.entry.model.guests;
     let scope = guests.scope(ids::now(), &asked.caller.tenant)?;
     Ok(RequestScope {
+        request: Trace::current().id().shared(),
         pins: asked.pins.clone(),
         ..scope
     })
@@ -215,7 +218,13 @@ pub(super) async fn embedding(
     model: &Arc<ServedModel>,
     request: &ValidEmbedding,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    encode_prompts(model, "input", request.prompts(), request.add_special()).await
+    let prompts = encode_prompts(model, "input", request.prompts(), request.add_special()).await?;
+    let tokens = prompts.iter().map(Vec::len).sum::<usize>();
+    Trace::current().note(|facts| {
+        facts.model = Some(model.id.clone());
+        facts.usage = Some(Usage::new(u32::try_from(tokens).unwrap_or(u32::MAX), 0, 0));
+    });
+    Ok(prompts)
 }
 
 pub(super) async fn generate(asked: &Asked, request: &ValidGenerate) -> Result<Job, ApiError> {
@@ -287,6 +296,7 @@ async fn build(asked: &Asked, params: &ValidParams, input: Input) -> Result<Job,
             Ok((tokens, max_tokens))
         })
         .collect::<Result<Vec<_>, ApiError>>()?;
+    note(model, params);
     let stopping = params.stopping();
     let mut stop_strings = stopping.strings().to_vec();
     // What the guest names may be control tokens, which do not appear in the text.
@@ -326,6 +336,23 @@ async fn build(asked: &Asked, params: &ValidParams, input: Input) -> Result<Job,
         time: asked.time.clone(),
         chat: input.chat,
     })
+}
+
+/// What the trace tells of the parameters.
+fn note(model: &ServedModel, params: &ValidParams) {
+    let told = Params {
+        n: params.n(),
+        max_tokens: match params.max_tokens() {
+            MaxTokens::Exactly(tokens) | MaxTokens::AtMost(tokens) => Some(tokens),
+            MaxTokens::Rest => None,
+        },
+        temperature: params.sampling("temperature"),
+        top_p: params.sampling("top_p"),
+    };
+    Trace::current().note(|facts| {
+        facts.model = Some(model.id.clone());
+        facts.params = Some(told);
+    });
 }
 
 /// Asks the sampler guest, off the threads that serve connections: it may use all of its time. A plan serves all prompts,

@@ -16,12 +16,13 @@ pub(super) use self::{
 
 use super::auth::check_key;
 use super::limits::meter;
-use super::{AppState, CorsOrigins, docs, openapi};
+use super::trace::{note_tenant, traced};
+use super::{AppState, CorsOrigins, docs, openapi, request_id};
 use crate::openai::ApiError;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use std::any::Any;
@@ -57,13 +58,13 @@ pub fn router(state: AppState) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(state.clone(), meter))
+        .layer(from_fn(note_tenant))
         .layer(from_fn_with_state(state.clone(), check_key));
     if let Some(cors) = cors {
         router = router.layer(cors);
     }
-    router
-        .layer(CatchPanicLayer::custom(panicked))
-        .with_state(state)
+    let log = state.config().access_log;
+    traced(router.layer(CatchPanicLayer::custom(panicked)), log).with_state(state)
 }
 
 fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
@@ -84,9 +85,10 @@ fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {
 }
 
 /// Headers of answers that scripts of web pages may read.
-fn exposed() -> [HeaderName; 7] {
+fn exposed() -> [HeaderName; 8] {
     [
         header::RETRY_AFTER,
+        request_id::HEADER,
         HeaderName::from_static("x-ratelimit-limit-requests"),
         HeaderName::from_static("x-ratelimit-limit-tokens"),
         HeaderName::from_static("x-ratelimit-remaining-requests"),
@@ -109,14 +111,10 @@ async fn wrong_method(request: Request) -> ApiError {
     }
 }
 
-// The layer hands the panic's value over by value.
-#[allow(clippy::needless_pass_by_value)]
 fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
-    let text = cause
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| cause.downcast_ref::<&str>().copied());
-    tracing::error!(cause = text.unwrap_or("unknown"), "a handler panicked");
+    // Its message may hold what a client sent; the panic hook logged the place.
+    drop(cause);
+    tracing::error!("a handler panicked");
     ApiError::Internal {
         message: "the server failed at this request; its log has the cause".to_owned(),
     }

@@ -5,6 +5,7 @@ use super::guest_time::GuestTime;
 use super::job::{Job, JobChat};
 use super::limits::Hold;
 use super::metrics::{Meter, Outcome, Presence, Timeline};
+use super::trace::Trace;
 use crate::openai::{ApiError, Usage};
 use crate::serving::Delta;
 use crate::text::{ChoiceText, Ending};
@@ -151,6 +152,7 @@ pub(super) struct Running {
     meter: Meter,
     hold: Arc<Hold>,
     time: GuestTime,
+    trace: Arc<Trace>,
 }
 
 impl Running {
@@ -239,6 +241,7 @@ impl Running {
             meter,
             hold,
             time: job.time,
+            trace: Trace::current(),
         })
     }
 
@@ -475,6 +478,12 @@ impl Drop for Running {
             self.meter
                 .ended(&choice.timeline, Outcome::Abort, choice.text.tokens(), now);
         }
+        let usage = self.usage();
+        let times = Timeline::times(self.choices.iter().map(|choice| &choice.timeline));
+        self.trace.note(|facts| {
+            facts.usage = Some(usage);
+            facts.times = times;
+        });
     }
 }
 

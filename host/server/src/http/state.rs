@@ -4,6 +4,7 @@ use super::access::Caller;
 use super::guest_time::GuestTime;
 use super::limits::Limits;
 use super::metrics::ModelMetrics;
+use super::trace::AccessLog;
 use super::{HttpConfig, pins};
 use crate::modules::ModuleDesk;
 use crate::openai::{ApiError, ModelFacts};
@@ -108,6 +109,10 @@ impl AppState {
     /// Forgets what tenants that are gone hold of their limits.
     pub fn forget_gone(&self) {
         self.limits.retain(&self.tenants());
+    }
+
+    pub(crate) fn access_log(&self) -> AccessLog {
+        self.config.access_log
     }
 
     /// The models of this moment.

@@ -9,6 +9,7 @@ mod connections;
 mod embeddings;
 mod grammars;
 mod limits;
+mod logs;
 mod operations;
 mod refusals;
 mod support;

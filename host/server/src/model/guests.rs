@@ -100,6 +100,7 @@ impl Guests for ModelGuests {
         })?;
         Ok(RequestScope {
             now,
+            request: Arc::from(""),
             tenant: Arc::clone(tenant),
             pins: Pins::default(),
             record,
@@ -161,6 +162,7 @@ pub(super) fn memory_of(tenant: &Tenant) -> Option<usize> {
 
 fn context(scope: &RequestScope) -> CallContext {
     CallContext {
+        request: Arc::clone(&scope.request),
         recorder: scope.record.clone(),
         tenant: match scope.tenant.number {
             // Nobody in particular pays.

@@ -357,6 +357,12 @@ impl ValidParams {
         })
     }
 
+    /// A number that the sampler guest is given, such as `temperature`.
+    #[must_use]
+    pub fn sampling(&self, name: &str) -> Option<f64> {
+        self.sampler.get(name)?.as_f64()
+    }
+
     /// The sampler guest's request: what [`crate::serving::Guests::plan`] describes.
     #[must_use]
     pub fn sampler_request(&self, bad_words: &[Vec<u32>], breakers: &[u32]) -> String {
