@@ -6,6 +6,7 @@
 mod chat;
 mod completions;
 mod connections;
+mod dashboard;
 mod embeddings;
 mod grammars;
 mod limits;
