@@ -90,7 +90,7 @@ def refused(answer, *words):
 
 
 @pytest.mark.parametrize("attack,words", [
-    ("loop", "CPU"), ("host-call-loop", "CPU"), ("allocate", "memory"), ("recurse", "stack"), ("panic", "out of ideas"), ("divide", "divide"),
+    ("loop", "CPU"), ("host-call-loop", "CPU"), ("allocate", "memory"), ("recurse", "render failed"), ("panic", "out of ideas"), ("divide", "divide"),
     ("huge-text", ""), ("many-segments", ""), ("forge", "4000000000"), ("media", "media"), ("error", "alternate"),
 ])
 def test_chat_modules_end_their_own_request(world, attack, words):
@@ -140,7 +140,7 @@ def test_many_at_once_stay_within_the_share(world):
     ("many choices", {"prompt": "x", "n": 1_000_000}),
     ("deep", '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"),
     ("long", {"prompt": "x " * 3_000_000}),
-    ("regex", {"prompt": "x", "structured_outputs": {"regex": "((a{1,1000}){1,1000}){1,1000}"}}),
+    ("regex", {"prompt": "x", "structured_outputs": {"regex": "a" * 2_000_000}}),
     ("schema", {"prompt": "x", "structured_outputs": {"json": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}}),
     ("grammar", {"prompt": "x", "structured_outputs": {"grammar": "root ::= " + "(" * 50_000}}),
     ("everything banned", {"prompt": "x", "allowed_token_ids": [5], "logit_bias": {"5": -100}, "bad_words": ["x"] * 100_000}),

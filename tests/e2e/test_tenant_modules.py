@@ -10,7 +10,8 @@ HELLO = {"model": "smollm2", "messages": [{"role": "user", "content": "Hello"}],
 
 
 def guest(name):
-    return (GUESTS / f"guesthouse_chat_{name}.wasm").read_bytes()
+    """Two that do with the starter model's control tokens: a built-in one, and one that renders next to nothing."""
+    return (GUESTS / {"chatml": "guesthouse_chat_chatml.wasm", "foreign": "guesthouse_testing_foreign_chat.wasm"}[name]).read_bytes()
 
 
 def digest(data):
@@ -59,42 +60,42 @@ def world(tmp_path_factory):
 def test_a_module_serves_its_tenant_alone(world):
     a, b = world.a, world.b
     before = b.prompt_tokens()
-    assert b.put("mine", guest("alpaca")).status_code == 403
-    put = a.put("mine", guest("alpaca"))
+    assert b.put("mine", guest("foreign")).status_code == 403
+    put = a.put("mine", guest("foreign"))
     assert put.status_code == 200, put.text
-    assert put.json()["digest"] == digest(guest("alpaca"))
-    alpaca = a.prompt_tokens()
-    assert alpaca != before, "another template, another prompt"
+    assert put.json()["digest"] == digest(guest("foreign"))
+    foreign = a.prompt_tokens()
+    assert foreign != before, "another template, another prompt"
     assert b.prompt_tokens() == before
     assert b.http.get("/v1/modules/mine").status_code == 403
     assert [m["name"] for m in a.http.get("/v1/modules").json()["data"]] == ["mine"]
 
     # A worse one leaves the old one serving, and says why.
-    for data, words in [(b"#!/bin/sh", "not WebAssembly"), (guest("vicuna")[:-100], "malformed")]:
+    for data, words in [(b"#!/bin/sh", "not WebAssembly"), (guest("chatml")[:-100], "malformed")]:
         bad = a.put("mine", data)
         assert bad.status_code == 400 and words in bad.json()["error"]["message"], bad.text
-    assert a.put("Mine", guest("vicuna")).status_code == 400
-    assert a.put("mine", guest("vicuna"), headers={"content-encoding": "gzip"}).status_code == 415
-    assert a.prompt_tokens() == alpaca
+    assert a.put("Mine", guest("chatml")).status_code == 400
+    assert a.put("mine", guest("chatml"), headers={"content-encoding": "gzip"}).status_code == 415
+    assert a.prompt_tokens() == foreign
 
     # Replaced, and rolled back.
-    assert a.put("mine", guest("vicuna")).status_code == 200
-    vicuna = a.prompt_tokens()
-    assert vicuna != alpaca
+    assert a.put("mine", guest("chatml")).status_code == 200
+    chatml = a.prompt_tokens()
+    assert chatml != foreign
     history = a.http.get("/v1/modules/mine/history").json()["data"]
-    assert [(v["digest"], v["live"]) for v in history] == [(digest(guest("vicuna")), True), (digest(guest("alpaca")), False)]
-    back = a.http.post("/v1/modules/mine/rollback", json={"digest": digest(guest("alpaca"))})
+    assert [(v["digest"], v["live"]) for v in history] == [(digest(guest("chatml")), True), (digest(guest("foreign")), False)]
+    back = a.http.post("/v1/modules/mine/rollback", json={"digest": digest(guest("foreign"))})
     assert back.status_code == 200, back.text
-    assert a.prompt_tokens() == alpaca
+    assert a.prompt_tokens() == foreign
     assert a.http.post("/v1/modules/mine/rollback", json={"digest": "sha256:" + 64 * "0"}).status_code == 400
     assert b.prompt_tokens() == before
 
 
 def test_a_stream_ends_on_the_version_it_began_with(world):
     a = world.a
-    assert a.put("mine", guest("alpaca")).status_code == 200
+    assert a.put("mine", guest("foreign")).status_code == 200
     body = HELLO | {"stream": True, "max_tokens": 200, "ignore_eos": True, "stream_options": {"include_usage": True}}
-    alpaca, usages, failed = a.prompt_tokens(), [], []
+    foreign, usages, failed = a.prompt_tokens(), [], []
 
     def stream():
         with a.http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -111,25 +112,25 @@ def test_a_stream_ends_on_the_version_it_began_with(world):
     thread = threading.Thread(target=stream)
     thread.start()
     assert began.wait(60)
-    for name in ["vicuna", "alpaca", "vicuna"]:
+    for name in ["chatml", "foreign", "chatml"]:
         assert a.put("mine", guest(name)).status_code == 200
-    vicuna = a.prompt_tokens()
+    chatml = a.prompt_tokens()
     thread.join(300)
     assert not failed
-    assert [(u["prompt_tokens"], u["completion_tokens"]) for u in usages] == [(alpaca, 200)]
-    assert vicuna != alpaca
+    assert [(u["prompt_tokens"], u["completion_tokens"]) for u in usages] == [(foreign, 200)]
+    assert chatml != foreign
 
 
 def test_modules_outlive_kill_9(world):
     a = world.a
-    assert a.put("mine", guest("vicuna")).status_code == 200
-    vicuna = a.prompt_tokens()
+    assert a.put("mine", guest("chatml")).status_code == 200
+    chatml = a.prompt_tokens()
     world.server.process.kill()
     world.server.process.wait()
     world.start()
-    assert world.a.prompt_tokens() == vicuna
+    assert world.a.prompt_tokens() == chatml
     assert world.a.http.delete("/v1/modules/mine").status_code == 200
     # The pin names nothing now.
     assert world.a.http.post("/v1/chat/completions", json=HELLO).status_code >= 400
-    assert world.a.http.post("/v1/modules/mine/rollback", json={"digest": digest(guest("vicuna"))}).status_code == 200
-    assert world.a.prompt_tokens() == vicuna
+    assert world.a.http.post("/v1/modules/mine/rollback", json={"digest": digest(guest("chatml"))}).status_code == 200
+    assert world.a.prompt_tokens() == chatml

@@ -235,9 +235,9 @@ async fn time_of_guests_is_limited() {
     assert_eq!(ask().await.status, 200);
     let tenant = house.registry.authenticate(&house.keys[0]).unwrap();
     let limits = server.state.limits();
-    limits.charge_guests(&tenant, Duration::from_millis(250));
+    limits.charge_guests(&tenant, Duration::from_millis(150));
     check_over(&ask().await, "guest_ms_per_minute");
-    assert_eq!(server.state.take_used(0)[0].counted.guest_ms, 250);
+    assert_eq!(server.state.take_used(0)[0].counted.guest_ms, 150);
 }
 
 #[tokio::test]
