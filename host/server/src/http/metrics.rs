@@ -597,7 +597,7 @@ fn by_tenant(
     refusals(out, &refused.list(knows));
 }
 
-/// What a tenant sees: its own requests, under vLLM's names.
+/// What a tenant sees: its own requests, under vLLM's names, and how full the cache is. Load is bounded, not hidden.
 pub(super) fn render_own(
     models: &[Measured<'_>],
     tenant: &Tenant,
@@ -616,6 +616,15 @@ pub(super) fn render_own(
         })
         .collect();
     counts(&mut out, VLLM, &subjects);
+    let usage = "vllm:kv_cache_usage_perc";
+    out.family(
+        usage,
+        "gauge",
+        "Share of KV blocks held by sequences of all tenants, 1 is all.",
+    );
+    for model in models {
+        out.sample(usage, &[("model_name", model.name)], model.stats.kv_usage());
+    }
     outcomes(&mut out, VLLM, &subjects);
     histograms(&mut out, VLLM, &subjects, &HISTOGRAMS);
     refusals(&mut out, &[(tenant.id.to_string(), refused.of(tenant))]);

@@ -172,22 +172,26 @@ impl AppState {
         named.filter(|(_, names)| !names.is_empty()).collect()
     }
 
+    /// What a request that names no model means: the first that the tenant may use and that serves its pins, else the first
+    /// that it may use.
+    fn first_name(&self, caller: &Caller) -> Option<String> {
+        let mut available = self.available(caller).into_iter();
+        if let Some(name) = available.find_map(|(_, names)| names.into_iter().next()) {
+            return Some(name);
+        }
+        let models = self.models();
+        let mut names = models
+            .iter()
+            .flat_map(|entry| std::iter::once(&entry.model.id).chain(&entry.model.aliases));
+        let allowed = names.find(|name| caller.tenant.policy.allows_model(name));
+        allowed.cloned()
+    }
+
     /// The model that a request means, and what the tenant pinned for it.
     pub(super) fn model(&self, caller: &Caller, name: Option<&str>) -> Result<Asked, ApiError> {
         let Some(name) = name else {
-            let (entry, names) = self.available(caller).into_iter().next().ok_or_else(|| {
-                ApiError::ModelNotFound {
-                    name: String::new(),
-                }
-            })?;
-            let name = names.first().map_or("", String::as_str);
-            let pins = pins::of(&caller.tenant, &entry.model, name).modules;
-            return Ok(Asked {
-                entry,
-                caller: caller.clone(),
-                pins,
-                time: GuestTime::new(&self.limits, &caller.tenant),
-            });
+            let name = self.first_name(caller).unwrap_or_default();
+            return self.model(caller, Some(&name));
         };
         let models = self.models();
         let found = models.iter().find(|entry| entry.model.answers_to(name));

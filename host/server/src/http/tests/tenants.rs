@@ -218,7 +218,13 @@ async fn a_pinned_graph_module_hides_models_built_by_another() {
     assert_eq!(models(2).await, ["org/tiny"]);
     let body = json!({"model": "tiny", "prompt": "x"});
     let refused = server.post_as(&house.keys[1], COMPLETIONS, &body).await;
-    assert_eq!(refused.status, 404);
+    let unnamed = json!({"prompt": "x"});
+    let unnamed = server.post_as(&house.keys[1], COMPLETIONS, &unnamed).await;
+    assert_eq!(
+        (refused.status.as_u16(), unnamed.status.as_u16()),
+        (404, 404)
+    );
+    assert!(unnamed.body.contains("`mine`"), "{}", unnamed.body);
     let error = &refused.json()["error"];
     assert_eq!(error["code"], "model_not_found");
     let message = error["message"].as_str().unwrap();
