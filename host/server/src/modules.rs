@@ -150,7 +150,9 @@ impl ModuleDesk {
                 .0
                 .store
                 .put_for(&owner, &name, &bytes, Provenance::Upload);
-            placed.map(|live| cards::card(&name, live)).map_err(refused)
+            placed
+                .map(|live| cards::card(&name, live))
+                .map_err(|error| refused(&error))
         })
         .await?
     }
@@ -183,7 +185,7 @@ impl ModuleDesk {
         blocking(move || match store.remove_for(&owner, &name) {
             Ok(Some(_)) => Ok(Deleted::module(name.as_str())),
             Ok(None) => Err(unknown(&name)),
-            Err(error) => Err(refused(error)),
+            Err(error) => Err(refused(&error)),
         })
         .await?
     }
@@ -196,7 +198,9 @@ impl ModuleDesk {
         let name = parse(name)?;
         let store = Arc::clone(&self.0.store);
         blocking(move || {
-            let versions = store.history(&owner, &name).map_err(refused)?;
+            let versions = store
+                .history(&owner, &name)
+                .map_err(|error| refused(&error))?;
             if versions.is_empty() {
                 return Err(unknown(&name));
             }
@@ -228,7 +232,9 @@ impl ModuleDesk {
         blocking(move || {
             let _bringing = desk.0.begin(&owner)?;
             let placed = desk.0.store.roll_back(&owner, &name, digest);
-            placed.map(|live| cards::card(&name, live)).map_err(refused)
+            placed
+                .map(|live| cards::card(&name, live))
+                .map_err(|error| refused(&error))
         })
         .await?
     }
@@ -245,7 +251,7 @@ fn unknown(name: &ModuleName) -> ApiError {
 }
 
 /// Why a module was not taken, for whoever brought it. Paths of the server's are for its log.
-fn refused(error: ModuleError) -> ApiError {
+fn refused(error: &ModuleError) -> ApiError {
     let message = error.to_string();
     match error {
         ModuleError::Role { .. } => ApiError::Conflict { message },

@@ -22,7 +22,7 @@ impl Guest for Hostile {
 
     fn build(config: String) -> Result<ModelInfo, Error> {
         misbehave::set_hook();
-        misbehave::misbehave(&config);
+        misbehave::misbehave(misbehave::asked(&config));
         let mut info = ModelInfo {
             architecture: "Hostile".into(),
             vocab_size: 8,

@@ -72,7 +72,7 @@ pub(super) struct Pool {
     pub(super) lanes: Lanes,
     state: Mutex<State>,
     /// Jobs that no thread has seen: whoever brings some does not wait for threads that take theirs.
-    intake: Mutex<Vec<Box<Job>>>,
+    intake: Mutex<VecDeque<Box<Job>>>,
     /// Someone was told of the intake, and has not looked since.
     told: AtomicBool,
     /// No thread looks any more.
@@ -120,7 +120,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn intake(&self) -> MutexGuard<'_, Vec<Box<Job>>> {
+    fn intake(&self) -> MutexGuard<'_, VecDeque<Box<Job>>> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -160,7 +160,7 @@ impl Pool {
         let Some(job) = self.put_if_slow(job) else {
             return;
         };
-        self.intake().push(job);
+        self.intake().push_back(job);
         if self.stopped.load(Ordering::SeqCst) {
             self.refuse();
         } else if !self.told.swap(true, Ordering::SeqCst) {

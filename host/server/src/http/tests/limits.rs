@@ -237,7 +237,7 @@ async fn time_of_guests_is_limited() {
     let limits = server.state.limits();
     limits.charge_guests(&tenant, Duration::from_millis(150));
     check_over(&ask().await, "guest_ms_per_minute");
-    assert_eq!(server.state.take_used(0)[0].counted.guest_ms, 150);
+    assert!(server.state.take_used(0)[0].counted.guest_ms >= 150);
 }
 
 #[tokio::test]
