@@ -61,7 +61,7 @@ impl Limits {
     #[must_use]
     pub fn sampler() -> Self {
         Self {
-            memory: 64 << 20,
+            memory: 16 << 20,
             transfer: 4 << 20,
             handles: 100,
             resources: 100,

@@ -60,7 +60,7 @@ fn memory_is_bounded() {
     fails(
         "allocate",
         "limit_memory",
-        &["sampler.plan", "bytes of memory", "67108864"],
+        &["sampler.plan", "bytes of memory", "16777216"],
     );
 }
 
