@@ -14,13 +14,14 @@ def tenant(state, *args):
 
 
 class House:
-    """A server with the tenants `a` (all models) and `b` (one name, few requests)."""
+    """A server with the tenants `a` (all models), `b` (one name, few requests) and `c`, which has asked for nothing yet."""
 
     def __init__(self, folder):
         self.state = str(folder / "state.db")
         self.keys = {
             "a": tenant(self.state, "add", "a"),
             "b": tenant(self.state, "add", "b", "--models", "second", "--requests-per-minute", "600"),
+            "c": tenant(self.state, "add", "c"),
         }
         flags = ["--state", self.state, "--served-model-name", MODEL, "second", "--admin-key", "root", "--admin-listen", "127.0.0.1:0"]
         self.server = Server(*flags)
@@ -110,15 +111,15 @@ def test_metrics_are_the_callers_own(house):
 
 
 def test_over_a_limit_is_429_with_its_name_and_when_to_try_again(house):
-    house.set("b", {"quotas": {"requests_per_minute": 1}})
-    answers = [house.complete("b") for _ in range(3)]
+    house.set("c", {"quotas": {"requests_per_minute": 1}})
+    answers = [house.complete("c") for _ in range(3)]
     over = answers[-1]
     assert over.status_code == 429 and 1 <= int(over.headers["retry-after"]) <= 60
     error = over.json()["error"]
     assert (error["type"], error["code"], error["param"]) == ("rate_limit_error", "rate_limit_exceeded", "requests_per_minute")
     assert over.headers["x-ratelimit-limit-requests"] == "1" and over.headers["x-ratelimit-remaining-requests"] == "0"
     assert house.complete("a").status_code == 200
-    house.set("b", {"quotas": {"requests_per_minute": None}})
+    house.set("c", {"quotas": {"requests_per_minute": None}})
 
 
 def test_what_tenants_used_is_kept(house):
