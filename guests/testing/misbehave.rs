@@ -9,14 +9,6 @@ pub fn set_hook() {
     std::panic::set_hook(Box::new(|info| log(Level::Error, &info.to_string())));
 }
 
-/// What a client asks for: the value of `"attack"` in a JSON object, or else all of the text.
-pub fn asked(text: &str) -> &str {
-    let value = text
-        .split_once(r#""attack":""#)
-        .and_then(|(_, rest)| rest.split_once('"'));
-    value.map_or(text, |(what, _)| what)
-}
-
 /// Does the named thing, if it is one of these. Most do not return.
 pub fn misbehave(what: &str) {
     match what {

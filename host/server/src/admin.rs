@@ -167,14 +167,3 @@ fn from_body(error: &BytesRejection, limit: usize) -> ApiError {
         message: error.body_text(),
     }
 }
-
-/// Runs work that blocks; it goes on when its client leaves.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ApiError::Internal {
-            message: format!("a worker thread failed: {error}"),
-        })
-}

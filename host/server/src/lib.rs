@@ -26,6 +26,7 @@
 //! ```
 
 pub mod admin;
+mod blocking;
 pub mod cli;
 pub mod http;
 pub mod llm;

@@ -8,6 +8,7 @@
 mod body;
 mod cards;
 
+use crate::blocking::blocking;
 use crate::model::ModuleStore;
 use crate::model::store::{ModuleError, ModuleName, ModuleOwner, Provenance};
 use crate::openai::ApiError;
@@ -34,6 +35,18 @@ pub struct Rollback {
     pub digest: String,
 }
 
+impl Rollback {
+    /// From a request's body.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn from_body(body: &[u8]) -> Result<Self, ApiError> {
+        serde_json::from_slice(body).map_err(|error| {
+            ApiError::invalid("digest", format!("the body is no rollback: {error}"))
+        })
+    }
+}
+
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct ModuleDesk(Arc<Desk>);
@@ -44,13 +57,13 @@ struct Desk {
     bringing: Mutex<HashSet<u64>>,
 }
 
-/// Ends an upload.
-struct Bringing<'a> {
-    desk: &'a Desk,
+/// An owner's turn to bring a module. Dropping it gives it back.
+struct Bringing {
+    desk: Arc<Desk>,
     tenant: u64,
 }
 
-impl Drop for Bringing<'_> {
+impl Drop for Bringing {
     fn drop(&mut self) {
         self.desk.lock().remove(&self.tenant);
     }
@@ -62,7 +75,7 @@ impl Desk {
     }
 
     /// One upload of each owner at once, its compilation included.
-    fn begin(&self, owner: &ModuleOwner) -> Result<Bringing<'_>, ApiError> {
+    fn begin(self: &Arc<Self>, owner: &ModuleOwner) -> Result<Bringing, ApiError> {
         let tenant = owner.number();
         if !self.lock().insert(tenant) {
             return Err(ApiError::Limited {
@@ -71,7 +84,10 @@ impl Desk {
                 retry_after: 1,
             });
         }
-        Ok(Bringing { desk: self, tenant })
+        Ok(Bringing {
+            desk: Arc::clone(self),
+            tenant,
+        })
     }
 }
 
@@ -133,23 +149,14 @@ impl ModuleDesk {
             ModuleOwner::Tenant(_) => TENANT_BYTES,
         };
         body::check(headers, limit)?;
-        let desk = self.clone();
-        let bringing = desk.0.begin(&owner)?;
+        let bringing = self.0.begin(&owner)?;
         let mut file = body::receive(body, limit).await?;
-        // The turn is handed to the work, which goes on when this future is dropped.
-        std::mem::forget(bringing);
-        let desk = self.clone();
+        // The turn goes with the work, which goes on when this future is dropped.
         blocking(move || {
-            let _bringing = Bringing {
-                desk: &desk.0,
-                tenant: owner.number(),
-            };
             let bytes = body::read(&mut file)?;
             drop(file);
-            let placed = desk
-                .0
-                .store
-                .put_for(&owner, &name, &bytes, Provenance::Upload);
+            let store = &bringing.desk.store;
+            let placed = store.put_for(&owner, &name, &bytes, Provenance::Upload);
             placed
                 .map(|live| cards::card(&name, live))
                 .map_err(|error| refused(&error))
@@ -282,15 +289,4 @@ fn refused(error: &ModuleError) -> ApiError {
             message,
         },
     }
-}
-
-/// Runs work that blocks; it goes on when its client leaves.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ApiError::Internal {
-            message: format!("a worker thread failed: {error}"),
-        })
 }

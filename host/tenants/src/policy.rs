@@ -82,6 +82,18 @@ pub struct Quotas {
     pub guest_memory_bytes: Option<u64>,
 }
 
+impl Pins {
+    /// These, and where they say nothing, others.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            chat: self.chat.or(others.chat),
+            sampler: self.sampler.or(others.sampler),
+            graph: self.graph.or(others.graph),
+        }
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -158,13 +170,13 @@ impl Policy {
     /// The modules pinned for a model: those of its name, then those of `*`, each on its own.
     #[must_use]
     pub fn pins_for(&self, model: &str) -> Pins {
-        let own = self.pins.get(model).cloned().unwrap_or_default();
-        let all = self.pins.get("*").cloned().unwrap_or_default();
-        Pins {
-            chat: own.chat.or(all.chat),
-            sampler: own.sampler.or(all.sampler),
-            graph: own.graph.or(all.graph),
-        }
+        self.pins_of(model).or(self.pins_of("*"))
+    }
+
+    /// The modules pinned under exactly this name.
+    #[must_use]
+    pub fn pins_of(&self, name: &str) -> Pins {
+        self.pins.get(name).cloned().unwrap_or_default()
     }
 }
 

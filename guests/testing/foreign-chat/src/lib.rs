@@ -19,6 +19,9 @@ wit_bindgen::generate!({
     generate_all,
 });
 
+#[path = "../../asked.rs"]
+mod asked;
+
 use exports::guesthouse::chat::{parsing, template};
 use guesthouse::common::types::Error;
 use template::Segment;
@@ -44,14 +47,9 @@ impl template::GuestTemplate for Template {
     }
 
     fn render(&self, conversation: template::Conversation) -> Result<Vec<Segment>, Error> {
-        let asked = conversation
-            .kwargs
-            .as_deref()
-            .and_then(|text| text.split_once(r#""attack":""#));
-        let what = asked
-            .and_then(|(_, rest)| rest.split_once('"'))
-            .map(|(what, _)| what);
-        let text = match what.unwrap_or(&conversation.messages) {
+        let kwargs = conversation.kwargs.as_deref();
+        let kwargs = kwargs.filter(|text| text.contains("attack"));
+        let text = match asked::asked(kwargs.unwrap_or(&conversation.messages)) {
             "clock" => wasi::clocks::wall_clock::now().seconds.to_string(),
             "random" => wasi::random::random::get_random_u64().to_string(),
             "environment" => wasi::cli::environment::get_environment().len().to_string(),

@@ -6,6 +6,8 @@ wit_bindgen::generate!({
     generate_all,
 });
 
+#[path = "../../asked.rs"]
+mod asked;
 #[path = "../../misbehave.rs"]
 mod misbehave;
 
@@ -55,7 +57,7 @@ impl template::GuestTemplate for Template {
             .kwargs
             .as_deref()
             .filter(|text| text.contains("attack"));
-        let what = misbehave::asked(kwargs.unwrap_or(&conversation.messages));
+        let what = asked::asked(kwargs.unwrap_or(&conversation.messages));
         misbehave::misbehave(what);
         Ok(match what {
             "error" => return Err(Error::InvalidRequest("roles must alternate\u{7}".into())),

@@ -6,6 +6,8 @@ wit_bindgen::generate!({
     generate_all,
 });
 
+#[path = "../../asked.rs"]
+mod asked;
 #[path = "../../misbehave.rs"]
 mod misbehave;
 
@@ -22,7 +24,7 @@ impl Guest for Hostile {
 
     fn build(config: String) -> Result<ModelInfo, Error> {
         misbehave::set_hook();
-        misbehave::misbehave(misbehave::asked(&config));
+        misbehave::misbehave(asked::asked(&config));
         let mut info = ModelInfo {
             architecture: "Hostile".into(),
             vocab_size: 8,

@@ -8,6 +8,8 @@ wit_bindgen::generate!({
     generate_all,
 });
 
+#[path = "../../asked.rs"]
+mod asked;
 #[path = "../../misbehave.rs"]
 mod misbehave;
 mod stepping;
@@ -40,7 +42,7 @@ impl Guest for Hostile {
 impl GuestSampler for Hold {
     fn create(request: String, facts: ModelFacts) -> Result<Sampler, Error> {
         misbehave::set_hook();
-        let request = misbehave::asked(&request).to_owned();
+        let request = asked::asked(&request).to_owned();
         if request == "error" {
             return Err(Error::InvalidRequest("temperature must not be hot".into()));
         }

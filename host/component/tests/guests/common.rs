@@ -2,7 +2,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use guesthouse_component::{
-    CallContext, ComponentError, Module, Origin, PoolSizes, Runtime, RuntimeConfig,
+    CallContext, CodeSource, ComponentError, ModelFacts, Module, Origin, PoolSizes, Runtime,
+    RuntimeConfig,
 };
 
 /// One engine for all tests; what they do to it must not matter to each other.
@@ -48,4 +49,25 @@ pub(crate) fn says(error: &ComponentError, label: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "says {part:?}: {text}");
     }
+}
+
+/// Of a model of 10 tokens.
+pub(crate) fn small_facts() -> ModelFacts {
+    ModelFacts {
+        vocab_size: 10,
+        stop_tokens: vec![],
+        max_len: 8,
+        prompt_len: 4,
+        max_tokens: 16,
+        choices: 1,
+    }
+}
+
+/// Lets a loaded `hostile_sampler` plan; where its code came from.
+pub(crate) fn works(module: &Arc<Module>) -> Result<CodeSource, ComponentError> {
+    let planned = module
+        .sampler()?
+        .plan("honest", &small_facts(), context())?;
+    assert_eq!(planned.seed, Some(7), "what was loaded works");
+    Ok(module.code_source())
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use guesthouse_component::{
     ChildCompiler, CodeDigest, CodeDigests, CodeSource, CompileLimits, Compiler, ComponentError,
-    ModelFacts, ModuleDigest, Origin, PoolSizes, Runtime, RuntimeConfig,
+    ModuleDigest, Origin, PoolSizes, Runtime, RuntimeConfig,
 };
 
-use crate::common::{bytes, context};
+use crate::common::{bytes, works};
 
 /// The limits of a server; less where a test says so.
 fn limits() -> CompileLimits {
@@ -53,17 +53,7 @@ impl CodeDigests for Digests {
 fn loaded(runtime: &Arc<Runtime>, digests: &Digests) -> Result<CodeSource, ComponentError> {
     let bytes = bytes("hostile_sampler");
     let module = runtime.load_recorded("mine", &bytes, Origin::Tenant, digests)?;
-    let facts = ModelFacts {
-        vocab_size: 10,
-        stop_tokens: vec![],
-        max_len: 8,
-        prompt_len: 4,
-        max_tokens: 16,
-        choices: 1,
-    };
-    let planned = module.sampler()?.plan("honest", &facts, context())?;
-    assert_eq!(planned.seed, Some(7), "what was loaded works");
-    Ok(module.code_source())
+    works(&module)
 }
 
 #[test]

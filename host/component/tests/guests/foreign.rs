@@ -1,10 +1,10 @@
 //! Guests that import WASI, as those of other tool chains do.
 
 use guesthouse_component::{
-    CallContext, ChatSession, ComponentError, Conversation, ModelFacts, Origin, Segment,
+    CallContext, ChatSession, ComponentError, Conversation, Origin, Segment,
 };
 
-use crate::common::{bytes, context, runtime};
+use crate::common::{bytes, context, runtime, small_facts};
 
 async fn open(context: CallContext) -> ChatSession {
     let module = runtime()
@@ -105,14 +105,7 @@ fn samplers_get_a_stub() {
         .load("foreign_sampler", &bytes("foreign_sampler"), Origin::Tenant)
         .unwrap();
     let sampler = module.sampler().unwrap();
-    let facts = ModelFacts {
-        vocab_size: 10,
-        stop_tokens: vec![],
-        max_len: 8,
-        prompt_len: 4,
-        max_tokens: 16,
-        choices: 1,
-    };
+    let facts = small_facts();
     let first = sampler.plan("hello", &facts, context()).unwrap();
     assert_eq!(
         first,

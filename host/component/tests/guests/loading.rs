@@ -1,11 +1,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use guesthouse_component::{
-    CodeSource, ComponentError, ModelFacts, Origin, PoolSizes, Role, Runtime, RuntimeConfig,
-    builtin,
+    CodeSource, ComponentError, Origin, PoolSizes, Role, Runtime, RuntimeConfig, builtin,
 };
 
-use crate::common::{bytes, context, runtime};
+use crate::common::{bytes, runtime, works};
 
 fn refused(bytes: &[u8]) -> ComponentError {
     runtime()
@@ -189,17 +188,7 @@ fn cached(folder: &std::path::Path) -> Result<CodeSource, ComponentError> {
     };
     let runtime = Runtime::new(config)?;
     let module = runtime.load("hostile_sampler", &bytes("hostile_sampler"), Origin::File)?;
-    let facts = ModelFacts {
-        vocab_size: 10,
-        stop_tokens: vec![],
-        max_len: 8,
-        prompt_len: 4,
-        max_tokens: 16,
-        choices: 1,
-    };
-    let planned = module.sampler()?.plan("honest", &facts, context())?;
-    assert_eq!(planned.seed, Some(7), "what was loaded works");
-    Ok(module.code_source())
+    works(&module)
 }
 
 /// The file with the compiled code.

@@ -1,6 +1,7 @@
 //! `/admin/v1/models`.
 
-use super::{Admin, MAX_REQUEST, blocking, from_body};
+use super::{Admin, MAX_REQUEST, from_body};
+use crate::blocking::blocking;
 use crate::model::{
     GuestChoice, LoadFormat, LoadOptions, LoadedModel, ModuleRef, load as load_model,
 };

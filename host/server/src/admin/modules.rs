@@ -1,7 +1,8 @@
 //! `/admin/v1/modules`. With `?tenant=ID`, that tenant's own.
 
 use super::Admin;
-use crate::modules::{Deleted, ModuleCard, ModuleHistory, ModuleList, Rollback};
+use crate::model::store::ModuleOwner;
+use crate::modules::{Deleted, ModuleCard, ModuleDesk, ModuleHistory, ModuleList, Rollback};
 use crate::openai::ApiError;
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -19,17 +20,17 @@ pub(super) struct Whose {
 
 type Asked = Result<Query<Whose>, QueryRejection>;
 
-fn whose(asked: Asked) -> Result<Option<String>, ApiError> {
+fn meant(admin: &Admin, asked: Asked) -> Result<(&ModuleDesk, ModuleOwner), ApiError> {
     let Query(whose) = asked.map_err(|error| ApiError::invalid("tenant", error.body_text()))?;
-    Ok(whose.tenant)
+    let desk = &admin.0.desk;
+    Ok((desk, desk.owner(whose.tenant.as_deref())?))
 }
 
 pub(super) async fn list(
     State(admin): State<Admin>,
     asked: Asked,
 ) -> Result<Json<ModuleList>, ApiError> {
-    let desk = &admin.0.desk;
-    let owner = desk.owner(whose(asked)?.as_deref())?;
+    let (desk, owner) = meant(&admin, asked)?;
     Ok(Json(desk.list(&owner)))
 }
 
@@ -38,8 +39,7 @@ pub(super) async fn get(
     Path(name): Path<String>,
     asked: Asked,
 ) -> Result<Json<ModuleCard>, ApiError> {
-    let desk = &admin.0.desk;
-    let owner = desk.owner(whose(asked)?.as_deref())?;
+    let (desk, owner) = meant(&admin, asked)?;
     desk.get(&owner, &name).map(Json)
 }
 
@@ -50,8 +50,7 @@ pub(super) async fn put(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<ModuleCard>, ApiError> {
-    let desk = &admin.0.desk;
-    let owner = desk.owner(whose(asked)?.as_deref())?;
+    let (desk, owner) = meant(&admin, asked)?;
     desk.put(owner, &name, &headers, body).await.map(Json)
 }
 
@@ -60,8 +59,7 @@ pub(super) async fn delete(
     Path(name): Path<String>,
     asked: Asked,
 ) -> Result<Json<Deleted>, ApiError> {
-    let desk = &admin.0.desk;
-    let owner = desk.owner(whose(asked)?.as_deref())?;
+    let (desk, owner) = meant(&admin, asked)?;
     desk.delete(owner, &name).await.map(Json)
 }
 
@@ -70,8 +68,7 @@ pub(super) async fn history(
     Path(name): Path<String>,
     asked: Asked,
 ) -> Result<Json<ModuleHistory>, ApiError> {
-    let desk = &admin.0.desk;
-    let owner = desk.owner(whose(asked)?.as_deref())?;
+    let (desk, owner) = meant(&admin, asked)?;
     desk.history(owner, &name).await.map(Json)
 }
 
@@ -82,10 +79,7 @@ pub(super) async fn roll_back(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ModuleCard>, ApiError> {
     let body = body.map_err(|error| super::from_body(&error, super::MAX_REQUEST))?;
-    let request: Rollback = serde_json::from_slice(&body).map_err(|error| {
-        ApiError::invalid("digest", format!("the body is no rollback: {error}"))
-    })?;
-    let desk = &admin.0.desk;
-    let owner = desk.owner(whose(asked)?.as_deref())?;
+    let request = Rollback::from_body(&body)?;
+    let (desk, owner) = meant(&admin, asked)?;
     desk.roll_back(owner, &name, request).await.map(Json)
 }

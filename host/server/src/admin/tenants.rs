@@ -1,6 +1,7 @@
 //! `/admin/v1/tenants`.
 
-use super::{Admin, MAX_REQUEST, blocking, from_body};
+use super::{Admin, MAX_REQUEST, from_body};
+use crate::blocking::blocking;
 use crate::modules::Deleted;
 use crate::openai::ApiError;
 use axum::Json;

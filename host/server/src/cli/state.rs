@@ -19,22 +19,21 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Where modules are kept that were brought: beside the file.
-    pub(super) fn modules(&self) -> Result<PathBuf> {
-        let path = match &self.state {
+    fn path(&self) -> Result<PathBuf> {
+        Ok(match &self.state {
             Some(path) => path.clone(),
             None => crate::paths::state()?,
-        };
-        Ok(path.with_file_name("modules"))
+        })
+    }
+
+    /// Where modules are kept that were brought: beside the file.
+    pub(super) fn modules(&self) -> Result<PathBuf> {
+        Ok(self.path()?.with_file_name("modules"))
     }
 
     /// Opens the file, and makes it where there is none.
     pub(super) fn open(&self) -> Result<Registry> {
-        let path = match &self.state {
-            Some(path) => path.clone(),
-            None => crate::paths::state()?,
-        };
-        Ok(Registry::open(&path)?)
+        Ok(Registry::open(&self.path()?)?)
     }
 
     /// Likewise. Where nobody named a file, and there is none and none can be made, there are no tenants; a file that is

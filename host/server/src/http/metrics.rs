@@ -389,10 +389,7 @@ pub(super) fn render(
         ),
     ];
     for (name, help, value) in gauges {
-        out.family(name, "gauge", help);
-        for model in models {
-            out.sample(name, &[("model_name", model.name)], value(&model.stats));
-        }
+        of_engines(&mut out, models, (name, "gauge", help), value);
     }
     let counters: [Family<OfStats<u64>>; 9] = [
         (
@@ -442,14 +439,8 @@ pub(super) fn render(
         ),
     ];
     for (name, help, value) in counters {
-        out.family(name, "counter", help);
-        for model in models {
-            out.sample(
-                name,
-                &[("model_name", model.name)],
-                value(&model.stats) as f64,
-            );
-        }
+        let value = |stats: &Stats| value(stats) as f64;
+        of_engines(&mut out, models, (name, "counter", help), value);
     }
     let subjects: Vec<_> = models
         .iter()
@@ -463,6 +454,19 @@ pub(super) fn render(
     out.family_steps(models);
     by_tenant(&mut out, models, refused, knows);
     out.finish()
+}
+
+/// A family, by name, type and help, of what each model's engine says.
+fn of_engines(
+    out: &mut TextFormat,
+    models: &[Measured<'_>],
+    (name, kind, help): (&str, &str, &str),
+    value: impl Fn(&Stats) -> f64,
+) {
+    out.family(name, kind, help);
+    for model in models {
+        out.sample(name, &[("model_name", model.name)], value(&model.stats));
+    }
 }
 
 /// Prefixes of names: vLLM's own, and that of all tenants side by side. A family holds series of one kind alone, so that
@@ -616,15 +620,12 @@ pub(super) fn render_own(
         })
         .collect();
     counts(&mut out, VLLM, &subjects);
-    let usage = "vllm:kv_cache_usage_perc";
-    out.family(
-        usage,
+    let usage = (
+        "vllm:kv_cache_usage_perc",
         "gauge",
         "Share of KV blocks held by sequences of all tenants, 1 is all.",
     );
-    for model in models {
-        out.sample(usage, &[("model_name", model.name)], model.stats.kv_usage());
-    }
+    of_engines(&mut out, models, usage, Stats::kv_usage);
     outcomes(&mut out, VLLM, &subjects);
     histograms(&mut out, VLLM, &subjects, &HISTOGRAMS);
     refusals(&mut out, &[(tenant.id.to_string(), refused.of(tenant))]);

@@ -11,14 +11,8 @@ pub(super) struct Pinned {
 /// Pins of the name that a request uses stand before those of the model's id, and these before those of all models.
 pub(super) fn of(tenant: &Tenant, model: &ServedModel, name: &str) -> Pinned {
     let policy = &tenant.policy;
-    let named = policy.pins.get(name).cloned().unwrap_or_default();
-    let rest = policy.pins_for(&model.id);
     Pinned {
-        modules: Pins {
-            chat: named.chat.or(rest.chat),
-            sampler: named.sampler.or(rest.sampler),
-            graph: named.graph.or(rest.graph),
-        },
+        modules: policy.pins_of(name).or(policy.pins_for(&model.id)),
     }
 }
 

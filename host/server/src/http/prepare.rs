@@ -6,6 +6,7 @@ use super::ids;
 use super::job::{Job, JobChat, JobPrompt};
 use super::state::Asked;
 use super::trace::{Params, Trace};
+use crate::blocking::blocking;
 use crate::openai::{
     ApiError, MaxTokens, RawPrompt, Usage, ValidChat, ValidCompletion, ValidConversation,
     ValidEmbedding, ValidGenerate, ValidParams,
@@ -36,17 +37,6 @@ pub(super) struct Rendered {
     pub(super) conversation: Conversation,
     pub(super) chat: Box<dyn Chat>,
     pub(super) scope: RequestScope,
-}
-
-/// Runs work that takes longer than a poll should.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ApiError::Internal {
-            message: format!("a worker thread failed: {error}"),
-        })
 }
 
 /// Runs small encodings at once, larger ones on a thread of their own as soon as there is a place.

@@ -1,5 +1,6 @@
 //! A component on its way from a client: into a file without a name, then into memory, once.
 
+use crate::blocking::blocking;
 use crate::openai::ApiError;
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
@@ -39,7 +40,7 @@ pub(super) async fn receive(body: Body, limit: u64) -> Result<File, ApiError> {
 }
 
 async fn receive_all(body: Body, limit: u64) -> Result<File, ApiError> {
-    let mut file = super::blocking(tempfile::tempfile).await?.map_err(disk)?;
+    let mut file = blocking(tempfile::tempfile).await?.map_err(disk)?;
     let mut stream = body.into_data_stream();
     let (mut part, mut length) = (Vec::new(), 0);
     while let Some(bytes) = stream.next().await {
@@ -59,7 +60,7 @@ async fn receive_all(body: Body, limit: u64) -> Result<File, ApiError> {
 }
 
 async fn write(mut file: File, part: Vec<u8>) -> Result<File, ApiError> {
-    let written = super::blocking(move || file.write_all(&part).map(|()| file));
+    let written = blocking(move || file.write_all(&part).map(|()| file));
     written.await?.map_err(disk)
 }
 

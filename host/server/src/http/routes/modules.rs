@@ -132,9 +132,7 @@ pub(in crate::http) async fn roll_back_module(
     Path(name): Path<String>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<ModuleCard>, ApiError> {
-    let request: Rollback = serde_json::from_slice(&body).map_err(|error| {
-        ApiError::invalid("digest", format!("the body is no rollback: {error}"))
-    })?;
+    let request = Rollback::from_body(&body)?;
     let Uploader { desk, owner } = caller;
     desk.roll_back(owner, &name, request).await.map(Json)
 }
