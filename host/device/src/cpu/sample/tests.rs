@@ -304,23 +304,27 @@ fn stages_by_hand() {
 
 #[test]
 fn what_cannot_be_sampled_says_why() {
-    let failed = |x: &[f32], plan: &SamplingPlan| match run(x, plan, &History::default(), 0) {
+    let outcome = |x: &[f32], plan: &SamplingPlan| run(x, plan, &History::default(), 0);
+    let refused = |x: &[f32], plan: &SamplingPlan| match outcome(x, plan) {
         SampleOutcome::Refused(why) => why,
         other => panic!("{other:?}"),
     };
-    assert!(failed(&[1.0, f32::NAN], &SamplingPlan::greedy()).contains("not finite"));
-    assert!(failed(&[1.0, f32::INFINITY], &SamplingPlan::greedy()).contains("not finite"));
-    assert!(failed(&[f32::NEG_INFINITY; 3], &SamplingPlan::greedy()).contains("masked"));
+    // The model's doing, and the request's.
+    for x in [f32::NAN, f32::INFINITY] {
+        let found = outcome(&[1.0, x], &SamplingPlan::greedy());
+        assert!(matches!(found, SampleOutcome::Failed(why) if why.contains("not finite")));
+    }
+    assert!(refused(&[f32::NEG_INFINITY; 3], &SamplingPlan::greedy()).contains("masked"));
     let plan = SamplingPlan {
         stages: vec![Stage::BannedTokens(vec![0, 1])],
         draw: DrawKind::Sample,
     };
-    assert!(failed(&[1.0, 2.0], &plan).contains("banned tokens"));
+    assert!(refused(&[1.0, 2.0], &plan).contains("banned tokens"));
     let plan = SamplingPlan {
         stages: vec![Stage::Temperature(0.0)],
         draw: DrawKind::Sample,
     };
-    assert!(failed(&[1.0, 2.0], &plan).contains("temperature"));
+    assert!(refused(&[1.0, 2.0], &plan).contains("temperature"));
 }
 
 #[test]

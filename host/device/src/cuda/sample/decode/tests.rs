@@ -55,17 +55,21 @@ fn failures_say_what_the_cpu_says() {
         refusals: Vec::new(),
         tops: 0,
     };
-    let why = |failure| match outcome(
-        &result(failure, 0),
-        Lists::default(),
-        &note(0),
-        &notes,
-        Widths::default(),
-    ) {
-        SampleOutcome::Failed(why) => why,
+    let outcome = |failure| {
+        outcome(
+            &result(failure, 0),
+            Lists::default(),
+            &note(0),
+            &notes,
+            Widths::default(),
+        )
+    };
+    let why = |failure| match outcome(failure) {
+        SampleOutcome::Refused(why) => why,
         other => panic!("{other:?}"),
     };
-    assert!(why(1).contains("not finite"));
+    // The model's doing, and the request's.
+    assert!(matches!(outcome(1), SampleOutcome::Failed(why) if why.contains("not finite")));
     assert!(why(2).contains("masked"));
     assert!(why(3).ends_with("stages banned tokens, top-p"));
     assert!(why(4 | 3 << 8).starts_with("temperature -1:"));
@@ -91,7 +95,7 @@ fn refusals_and_mirostat_states() {
             &notes,
             Widths::default(),
         );
-        assert_eq!(got, SampleOutcome::Failed("no such stage".to_owned()));
+        assert_eq!(got, SampleOutcome::Refused("no such stage".to_owned()));
     }
     let state = Mirostat {
         tau: 3.0,
