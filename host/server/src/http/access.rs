@@ -5,6 +5,7 @@ use guesthouse_tenants::{Policy, Registry, Tenant, TenantId};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use subtle::ConstantTimeEq as _;
 
 /// Tenants with keys of their own, which come and go while the server runs.
 pub trait Directory: std::fmt::Debug + Send + Sync {
@@ -84,11 +85,7 @@ impl ApiKeys {
         let digest: [u8; 32] = Sha256::digest(shown.as_bytes()).into();
         let mut found = None;
         for (key, tenant) in &self.0 {
-            let differing = key
-                .iter()
-                .zip(&digest)
-                .fold(0, |bits, (a, b)| bits | (a ^ b));
-            if std::hint::black_box(differing) == 0 {
+            if key.ct_eq(&digest).into() {
                 found = Some(tenant);
             }
         }
