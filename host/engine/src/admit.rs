@@ -2,18 +2,30 @@
 
 use crate::fair;
 use crate::prefix_cache::{Hit, by_length, extend_keys};
-use crate::sequence::{Phase, Place, PromptScores, Sequence, Table};
+use crate::sequence::{Order, Phase, Place, PromptScores, Sequence, Table};
 use crate::state::State;
 use crate::stepping::group::{self, Share};
 use crate::{Event, GroupInfo, GroupKind, SequenceId, preempt, quota};
+
+/// Who may be admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Everyone,
+    /// The rest of groups that run in part, before this in order: nobody else can go on before they do.
+    PartsBefore(Order),
+}
 
 /// Admits from the head of the queue while slots and blocks suffice.
 ///
 /// A sequence is admitted when the blocks of its known tokens are available beyond those that running sequences still
 /// need for theirs; or unconditionally when nothing else runs. Branches of a group are admitted together.
-pub(crate) fn admit(state: &mut State) {
+pub(crate) fn admit(state: &mut State, admission: Admission) {
     quota::settle(state);
-    while let Some((order, id)) = fair::head(state) {
+    let next = |state: &State| match admission {
+        Admission::Everyone => fair::head(state),
+        Admission::PartsBefore(end) => fair::part_before(state, end),
+    };
+    while let Some((order, id)) = next(state) {
         match find_room(state, id) {
             Room::There(hit) => {
                 fair::begin(state, id);
@@ -21,7 +33,8 @@ pub(crate) fn admit(state: &mut State) {
             }
             Room::Later => return,
             Room::Lacking => {
-                let victim = group::makes_room(state, id).or_else(|| fair::yields(state, order));
+                let victim =
+                    group::makes_room(state, id, order).or_else(|| fair::yields(state, order));
                 if let Some(victim) = victim {
                     preempt::preempt(state, victim);
                 }

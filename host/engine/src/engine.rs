@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::stepping::{Clock, Guests};
 use crate::{
     Attachments, EngineConfig, EngineError, Executor, Request, RequestId, Stats, SubmitError,
-    TenantShare, admit, batch, collect, integrity, speculate, stepping,
+    TenantShare, admit, batch, collect, fair, integrity, speculate, stepping,
 };
 use std::sync::Arc;
 
@@ -113,9 +113,8 @@ impl<E: Executor> Engine<E> {
             self.collect()?;
         }
         stepping::hear(&mut self.state);
-        if !self.scheduler.holds_admission(&self.state) {
-            admit::admit(&mut self.state);
-        }
+        let admission = self.scheduler.admission(&self.state);
+        admit::admit(&mut self.state, admission);
         let advances = self.scheduler.schedule(&mut self.state);
         let launches = !advances.is_empty();
         if launches {
@@ -185,6 +184,12 @@ impl<E: Executor> Engine<E> {
     /// Waiting sequences that never ran.
     pub(crate) fn queued(&self) -> usize {
         self.state.queued()
+    }
+
+    /// Whose requests fill the queue, if it is half full.
+    pub(crate) fn fills_queue(&self) -> Option<u64> {
+        let is_filling = self.queued() >= self.limits().max_waiting() / 2;
+        is_filling.then(|| fair::fullest(&self.state)).flatten()
     }
 
     /// Whether nothing is queued, running or in flight.

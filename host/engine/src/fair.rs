@@ -4,11 +4,10 @@
 //! sequence that a tenant runs already counts like a request's service. What runs keeps the order in which it began, so a
 //! flooder's sequences are behind those of others, but for its first few: whoever lacks blocks preempts those.
 
-use crate::SequenceId;
-use crate::quota;
-use crate::sequence::{Order, PromptScores};
+use crate::sequence::{Order, PromptScores, Sequence};
 use crate::state::State;
 use crate::stepping::group;
+use crate::{Owner, RequestId, SequenceId, quota};
 
 /// Who is to be admitted next, and the order it would have.
 pub(crate) fn head(state: &State) -> Option<(Order, SequenceId)> {
@@ -19,6 +18,16 @@ pub(crate) fn head(state: &State) -> Option<(Order, SequenceId)> {
         .filter(|(order, id)| quota::admits(state, order.tenant, **id))
         .map(|(order, id)| (expected(state, *order), *id))
         .min()
+}
+
+/// The first of those that wait, before `end` in order, for the rest of their group, which runs. Other tenants' turns do not count.
+pub(crate) fn part_before(state: &State, end: Order) -> Option<(Order, SequenceId)> {
+    state
+        .waiting
+        .before(end)
+        .filter(|(_, id)| group::is_in_part(state, **id))
+        .find(|(order, id)| quota::admits(state, order.tenant, **id))
+        .map(|(order, id)| (*order, *id))
 }
 
 /// Whether the first choice of a sequence's request, another one, has yet to score the prompt: its scores come before all tokens.
@@ -100,4 +109,62 @@ pub(crate) fn kept_free(state: &State, id: SequenceId) -> usize {
         .present(step)
         .any(|(tenant, _)| tenant != own && away(tenant));
     usize::from(is_awaited)
+}
+
+/// The requests that make room in the queue for so many sequences of a tenant: none while it has room; else the last of the
+/// tenant that queues most by weight, as long as that has no less than the newcomer afterwards. `None` where that does not
+/// suffice. So a tenant may fill the queue only while others do not want it.
+pub(crate) fn displaced(state: &State, owner: Owner, wanted: usize) -> Option<Vec<RequestId>> {
+    let mut lacking = (state.queued() + wanted).saturating_sub(state.limits.max_waiting());
+    if lacking == 0 {
+        return Some(Vec::new());
+    }
+    let weight = |tenant| u128::from(state.shares.weight(tenant));
+    let fullest = fullest(state).filter(|tenant| *tenant != owner.tenant)?;
+    let mut theirs = fresh(state, fullest).count();
+    let ours = fresh(state, owner.tenant).count() + wanted;
+    let own_weight = u128::from(owner.weight.max(1));
+    let mut requests = Vec::new();
+    let mut last = fresh(state, fullest).rev().peekable();
+    while lacking > 0 {
+        let request = last.next()?.request;
+        let mut sequences = 1;
+        while last.next_if(|next| next.request == request).is_some() {
+            sequences += 1;
+        }
+        if state
+            .requests
+            .get(&request)
+            .is_none_or(|active| active.started)
+        {
+            continue;
+        }
+        theirs -= sequences;
+        if theirs as u128 * own_weight < ours as u128 * weight(fullest) {
+            return None;
+        }
+        lacking = lacking.saturating_sub(sequences);
+        requests.push(request);
+    }
+    Some(requests)
+}
+
+/// The tenant that queues most by weight.
+pub(crate) fn fullest(state: &State) -> Option<u64> {
+    let by_weight = |tenant: u64, count: usize| {
+        let account = state.shares.get(tenant);
+        account.map_or(0, |account| account.cost(count as u64))
+    };
+    let tenants = state.waiting.tenants();
+    let fullest = tenants.max_by_key(|(tenant, count)| by_weight(*tenant, *count));
+    fullest.map(|(tenant, _)| tenant)
+}
+
+/// A tenant's waiting sequences that never had a place.
+fn fresh(state: &State, tenant: u64) -> impl DoubleEndedIterator<Item = &Sequence> {
+    state
+        .waiting
+        .of(tenant)
+        .filter(|(order, _)| order.start == Order::FRESH)
+        .filter_map(|(_, id)| state.sequences.get(id))
 }

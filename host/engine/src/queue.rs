@@ -55,6 +55,11 @@ impl Queue {
         self.all.last_key_value()
     }
 
+    /// Those before this, in order.
+    pub(crate) fn before(&self, end: Order) -> impl Iterator<Item = (&Order, &SequenceId)> + '_ {
+        self.all.range(..end)
+    }
+
     /// A tenant's sequences, in order.
     pub(crate) fn of(
         &self,

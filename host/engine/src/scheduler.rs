@@ -1,5 +1,6 @@
 //! Chooses which sequences advance in the next step, and by how many tokens.
 
+use crate::admit::Admission;
 use crate::block_pool::{BlockHandle, BlockPool};
 use crate::layout::Layout;
 use crate::lineup::{Allowance, Lineup, Turn, everyone, lineup};
@@ -7,7 +8,7 @@ use crate::sequence::{Order, Place, PromptScores, Sequence};
 use crate::speculate;
 use crate::state::State;
 use crate::stepping::group;
-use crate::{BlockCopy, SequenceId, fair, preempt, quota};
+use crate::{BlockCopy, SequenceId, preempt, quota};
 use std::collections::BTreeMap;
 
 /// Most tokens of a row that scores prompt tokens: each needs logits of its own.
@@ -67,13 +68,12 @@ impl Selection {
 }
 
 impl Scheduler {
-    /// Whether a running sequence waits for blocks: a reason to admit nobody, but for the rest of a group before it.
-    pub(crate) fn holds_admission(&self, state: &State) -> bool {
-        if !self.is_starving(state) {
-            return false;
+    /// A running sequence that waits for blocks is a reason to admit nobody, but for the rest of a group before it.
+    pub(crate) fn admission(&self, state: &State) -> Admission {
+        match self.starving {
+            Some(order) if self.is_starving(state) => Admission::PartsBefore(order),
+            _ => Admission::Everyone,
         }
-        let part = fair::head(state).filter(|(_, id)| group::is_in_part(state, *id));
-        part.is_none_or(|(order, _)| Some(order) > self.starving)
     }
 
     fn is_starving(&self, state: &State) -> bool {

@@ -13,6 +13,7 @@ use crate::stepping::{Branch, Guests, Stepping, SystemClock};
 use crate::{
     Attachments, EngineConfig, EngineError, Event, EventSink, ExecutorInfo, FinishReason,
     RandomKey, Request, RequestId, SequenceId, Slot, Stats, SubmitError, Task, Ticket, TokenId,
+    fair,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -162,13 +163,24 @@ impl State {
         let prefills = request
             .branches()
             .div_ceil(self.limits.choices_per_prefill(request));
-        if waiting + prefills as usize > max_waiting {
+        if fair::displaced(self, request.owner, prefills as usize).is_none() {
             return Err(SubmitError::QueueFull {
                 waiting,
                 max_waiting,
             });
         }
         Ok(())
+    }
+
+    /// Refuses the requests of others to whose places in the queue a new one of so many prefills has more right.
+    fn displace(&mut self, request: &Request, prefills: u32) {
+        let full = SubmitError::QueueFull {
+            waiting: self.queued(),
+            max_waiting: self.limits.max_waiting(),
+        };
+        for gone in fair::displaced(self, request.owner, prefills as usize).unwrap_or_default() {
+            self.fail(gone, None, EngineError::Refused(full.clone()));
+        }
     }
 
     /// Queues a request: one sequence per prefill that its choices need.
@@ -181,6 +193,7 @@ impl State {
         self.shares.join(&request, self.next_ticket.0);
         let tenant = request.owner.tenant;
         let choices_per_prefill = self.limits.choices_per_prefill(&request);
+        self.displace(&request, request.branches().div_ceil(choices_per_prefill));
         let stepping = self.guests.stepping(&request, attachments.chooser);
         let branches = request.branches();
         let params = &request.params;

@@ -30,7 +30,7 @@ use crate::{
     Branching, Chooser, Draw, Finished, Reply, Request, RequestId, SampleOutcome, SequenceId,
 };
 use grace::{Punctuality, grace};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub(crate) struct Guests {
     alive: Arc<()>,
     /// Who was asked and has not answered; may name requests that are gone.
     asked: BTreeMap<RequestId, Question>,
+    /// Those of [`Guests::asked`] that the engine waits for, by when they are due.
+    granted: BTreeSet<(Duration, RequestId)>,
     modules: Punctuality,
     /// Duration of the last step.
     last_step: Duration,
@@ -144,9 +146,24 @@ impl Guests {
             clock,
             alive: Arc::default(),
             asked: BTreeMap::new(),
+            granted: BTreeSet::new(),
             modules: Punctuality::default(),
             last_step: Duration::ZERO,
         }
+    }
+
+    fn put(&mut self, request: RequestId, question: Question) {
+        self.answered(request);
+        if question.wait == Wait::Granted {
+            self.granted.insert((question.due, request));
+        }
+        self.asked.insert(request, question);
+    }
+
+    fn answered(&mut self, request: RequestId) -> Option<Question> {
+        let question = self.asked.remove(&request)?;
+        self.granted.remove(&(question.due, request));
+        Some(question)
     }
 
     fn none(&self) -> bool {
@@ -353,7 +370,7 @@ fn put_question(
             Wait::Refused
         },
     };
-    guests.asked.insert(request, question);
+    guests.put(request, question);
     state.stats.guest_calls += 1;
     let answers: Arc<AnswerQueue> = Arc::clone(&guests.answers);
     put(stepping.chooser.as_mut(), Reply::new(request, answers));

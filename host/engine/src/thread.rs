@@ -2,7 +2,7 @@
 
 use crate::{
     Attachments, Engine, EngineError, Event, Executor, Limits, Progress, Request, RequestId, Stats,
-    SubmitError,
+    SubmitError, TenantShare,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,6 +54,7 @@ impl EngineThread {
                 phase: Phase::Idle,
                 heartbeat: Instant::now(),
             }),
+            shares: Mutex::default(),
             next_id: AtomicU64::new(0),
         });
         let inner = Arc::clone(&shared);
@@ -92,6 +93,7 @@ struct Shared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     report: Mutex<Report>,
+    shares: Mutex<Vec<TenantShare>>,
     next_id: AtomicU64,
 }
 
@@ -100,6 +102,8 @@ struct Inbox {
     commands: VecDeque<Command>,
     /// Of `commands`: submissions.
     submissions: usize,
+    /// Whose requests fill the engine's queue: of others the engine refuses its own.
+    fullest: Option<u64>,
     /// Requests waiting in the engine when it last looked.
     waiting: usize,
     shutdown: Option<Drain>,
@@ -178,7 +182,9 @@ impl EngineHandle {
             inbox.waiting + inbox.submissions,
             shared.limits.max_waiting(),
         );
-        if waiting >= max_waiting {
+        let fills = |tenant| tenant == request.owner.tenant;
+        let is_full = waiting >= max_waiting && inbox.fullest.is_none_or(fills);
+        if is_full || inbox.submissions >= max_waiting {
             return Err(SubmitError::QueueFull {
                 waiting,
                 max_waiting,
@@ -210,6 +216,12 @@ impl EngineHandle {
         let mut stats = lock(&self.owner.shared.report).stats;
         stats.waiting += lock(&self.owner.shared.inbox).submissions;
         stats
+    }
+
+    /// As of the last step: what each tenant runs, waits for and has used ([`Engine::shares`]).
+    #[must_use]
+    pub fn shares(&self) -> Vec<TenantShare> {
+        lock(&self.owner.shared.shares).clone()
     }
 
     /// Whether the thread makes progress.
@@ -376,7 +388,11 @@ impl<E: Executor> Loop<E> {
             phase,
             heartbeat: Instant::now(),
         };
-        lock(&self.obituary.0.inbox).waiting = self.engine.queued();
+        self.engine
+            .report_shares(&mut lock(&self.obituary.0.shares));
+        let mut inbox = lock(&self.obituary.0.inbox);
+        inbox.waiting = self.engine.queued();
+        inbox.fullest = self.engine.fills_queue();
     }
 }
 

@@ -6,7 +6,7 @@
 //! they have in common as before: the first computes it, the others wait for that.
 
 use crate::prefix_cache::Hit;
-use crate::sequence::{Phase, PromptScores, Sequence};
+use crate::sequence::{Order, Phase, PromptScores, Sequence};
 use crate::state::State;
 use crate::{EngineError, GroupId, RequestId, SequenceId};
 
@@ -117,8 +117,8 @@ pub(crate) fn victim(state: &State, id: SequenceId) -> Option<SequenceId> {
     (*order > own.order && !are_together(own, last)).then_some(last.id)
 }
 
-/// Who is to be preempted so that the head of the queue can be admitted, if anyone.
-pub(crate) fn makes_room(state: &State, head: SequenceId) -> Option<SequenceId> {
+/// Who is to be preempted so that the head of the queue, which comes there in order, can be admitted, if anyone.
+pub(crate) fn makes_room(state: &State, head: SequenceId, order: Order) -> Option<SequenceId> {
     let own = state.sequences.get(&head)?;
     if state.is_settling() {
         return None;
@@ -131,6 +131,7 @@ pub(crate) fn makes_room(state: &State, head: SequenceId) -> Option<SequenceId> 
         .values()
         .rev()
         .filter_map(|id| state.sequences.get(id))
+        .take_while(|other| other.order > order)
         .filter(|other| other.asks() && !are_together(own, other))
         .find(|other| census(state, other.request).is_partial())
         .map(|other| other.id)

@@ -20,14 +20,12 @@ pub(crate) fn hear(state: &mut State) {
     guests
         .asked
         .retain(|request, _| requests.contains_key(request));
+    guests
+        .granted
+        .retain(|(_, request)| requests.contains_key(request));
     loop {
         let guests = &state.guests;
-        let due = guests
-            .asked
-            .values()
-            .filter(|question| question.wait == Wait::Granted)
-            .map(|question| question.due)
-            .min();
+        let due = guests.granted.first().map(|(due, _)| *due);
         let now = guests.clock.now();
         guests.clock.wait(&guests.answers, due.unwrap_or(now));
         let waited = guests.clock.now().saturating_sub(now);
@@ -50,25 +48,22 @@ fn miss(state: &mut State) -> bool {
         ..
     } = state;
     let now = guests.clock.now();
-    let mut waits = false;
-    for (request, question) in &mut guests.asked {
-        if question.wait != Wait::Granted {
-            continue;
+    while let Some(&(due, request)) = guests.granted.first()
+        && due <= now
+    {
+        guests.granted.pop_first();
+        if let Some(question) = guests.asked.get_mut(&request) {
+            question.wait = Wait::Missed;
         }
-        if question.due > now {
-            waits = true;
-            continue;
-        }
-        question.wait = Wait::Missed;
         stats.guest_misses += 1;
         if let Some(stepping) = requests
-            .get(request)
+            .get(&request)
             .and_then(|active| active.stepping.as_deref())
         {
             guests.modules.missed(stepping.chooser.module());
         }
     }
-    waits
+    !guests.granted.is_empty()
 }
 
 /// Waits a little for answers; whether any are expected.
@@ -89,7 +84,7 @@ pub(crate) fn pause(state: &State) -> bool {
 /// Applies one answer; those of requests that are gone mean nothing.
 fn take(state: &mut State, arrived: Arrived) {
     let request = arrived.request;
-    let Some(question) = state.guests.asked.remove(&request) else {
+    let Some(question) = state.guests.answered(request) else {
         return;
     };
     let Some(stepping) = stepping_mut(state, request) else {

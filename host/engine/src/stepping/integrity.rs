@@ -1,6 +1,6 @@
 //! Proves that guests' requests and their branches agree.
 
-use super::{BranchRow, Guests, Stepping, Turn};
+use super::{BranchRow, Guests, Stepping, Turn, Wait};
 use crate::sequence::Sequence;
 use crate::state::{Active, State};
 use crate::{Branching, RequestId, SequenceId};
@@ -19,6 +19,16 @@ pub(crate) fn check(state: &State) -> Result<(), String> {
     let references = Arc::strong_count(&state.guests.alive) - 1;
     if references != requests().count() {
         return Err(format!("{references} requests with guests are counted"));
+    }
+    let waited_for: BTreeSet<_> = state
+        .guests
+        .asked
+        .iter()
+        .filter(|(_, question)| question.wait == Wait::Granted)
+        .map(|(request, question)| (question.due, *request))
+        .collect();
+    if waited_for != state.guests.granted {
+        return Err("the answers that are waited for are miscounted".to_owned());
     }
     for (id, active, stepping) in requests() {
         check_request(state, id, active, stepping)

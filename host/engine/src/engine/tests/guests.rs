@@ -49,7 +49,7 @@ impl Bench {
     }
 
     /// One that answers at once.
-    fn prompt(
+    pub(super) fn prompt(
         &self,
         decide: impl FnMut(MockQuestion) -> Result<Answer, ChooserError> + Send + 'static,
     ) -> Box<dyn Chooser> {
@@ -76,7 +76,7 @@ pub(super) fn asked(candidates: u32, branching: Branching) -> Asked {
 }
 
 /// Tokens and logits of one row of candidates.
-fn row_of(content: &Content, row: usize) -> Vec<(TokenId, f32)> {
+pub(super) fn row_of(content: &Content, row: usize) -> Vec<(TokenId, f32)> {
     match content {
         Content::Candidates {
             n, tokens, logits, ..
@@ -98,7 +98,7 @@ fn row_of(content: &Content, row: usize) -> Vec<(TokenId, f32)> {
     }
 }
 
-fn go_on(row: u32, token: TokenId) -> Choice {
+pub(super) fn go_on(row: u32, token: TokenId) -> Choice {
     Choice {
         row,
         token,

@@ -378,8 +378,148 @@ fn branches_of_a_limited_tenant_go_on_together() {
     }
 }
 
+/// A search runs beside another tenant's sequence behind it, which takes the last blocks and starves. Then the search forks, and
+/// there is no place for its new branch: it goes on once that gets the other's, whoever else comes before it in the queue.
+#[test]
+fn half_a_group_is_completed_whoever_comes_before_it() {
+    let info = ExecutorInfo {
+        slots: 2,
+        groups: vec![GroupInfo {
+            kind: GroupKind::Full,
+            blocks: 8,
+        }],
+        ..MockExecutor::small_info()
+    };
+    let prioritized = |priority: i32, request: Request| Request {
+        priority: Priority(priority),
+        ..request
+    };
+    for (ahead, fork) in (0..12).flat_map(|ahead| (0..8).map(move |fork| (ahead, fork))) {
+        let mut bench = Bench::new(
+            info.clone(),
+            EngineConfig::default(),
+            MockLatency::default(),
+        );
+        let grows = of(owner(2), request(1, vec![7; 5], 25));
+        let grows = submit(&mut bench.engine, grows);
+        for _ in 0..ahead {
+            bench.engine.step().unwrap();
+        }
+        let chooser = bench.prompt(move |question| {
+            let MockQuestion::Choose(rows) = question else {
+                return Ok(Answer::Selected(vec![0]));
+            };
+            let children = if rows.lengths[0] == fork { 2 } else { 1 };
+            let branches = (0..rows.branches.len() as u32)
+                .flat_map(|row| (0..children).map(move |child| (row, child)))
+                .map(|(row, child)| go_on(row, row_of(&rows.content, row as usize)[child].0))
+                .collect();
+            Ok(Answer::Choices(Choices { branches }))
+        });
+        let params = GenerationParams {
+            max_tokens: 9,
+            ..GenerationParams::default()
+        };
+        let search = with_params(2, (0..10).collect(), params);
+        let search = asking(Draw::Candidates(asked(4, Branching::Search)), search);
+        let search = bench.submit(of(owner(1), prioritized(-1, search)), chooser);
+        for _ in 0..3 {
+            bench.engine.step().unwrap();
+        }
+        let first = of(owner(3), prioritized(-2, request(3, vec![5; 16], 3)));
+        let first = submit(&mut bench.engine, first);
+        run(&mut bench.engine);
+        for events in [&grows, &search, &first] {
+            let outcome = Outcome::of(1, events);
+            assert_eq!(outcome.error, None, "{ahead} steps ahead, fork at {fork}");
+        }
+    }
+}
+
+/// The second choice of a request with a guest waits until the first has scored the prompt; another tenant's request behind them
+/// that lacks blocks meanwhile is no reason to begin anew.
+#[test]
+fn who_is_behind_takes_nothing_from_a_prompt_that_is_scored() {
+    let info = ExecutorInfo {
+        // Choices share no blocks, so each computes the prompt.
+        groups: vec![
+            GroupInfo {
+                kind: GroupKind::Full,
+                blocks: 12,
+            },
+            GroupInfo {
+                kind: GroupKind::Recurrent,
+                blocks: 8,
+            },
+        ],
+        max_step_tokens: 2,
+        ..MockExecutor::small_info()
+    };
+    let mut bench = Bench::new(info, EngineConfig::default(), MockLatency::default());
+    let params = GenerationParams {
+        n: 2,
+        max_tokens: 3,
+        prompt_logprobs: Some(1),
+        ..GenerationParams::default()
+    };
+    let pair = with_params(1, (0..16).collect(), params);
+    let pair = asking(Draw::Candidates(asked(4, Branching::Choices)), pair);
+    let chooser = bench.prompt(greedy);
+    let pair = Request {
+        priority: Priority(-1),
+        ..pair
+    };
+    let pair = bench.submit(of(owner(1), pair), chooser);
+    let behind = submit(&mut bench.engine, of(owner(2), request(2, vec![5; 31], 3)));
+    run(&mut bench.engine);
+    assert_eq!(
+        Outcome::of(2, &pair).reasons,
+        [Some(FinishReason::Length); 2]
+    );
+    assert_eq!(Outcome::of(1, &behind).reasons, length());
+}
+
+#[test]
+fn a_flooder_fills_the_queue_only_while_others_do_not_want_it() {
+    let config = EngineConfig {
+        max_waiting: 8,
+        ..EngineConfig::default()
+    };
+    let mut engine = Engine::new(MockExecutor::new(MockExecutor::small_info()), config);
+    let flood: Vec<_> = (0..8)
+        .map(|id| submit(&mut engine, of(owner(1), request(id, vec![1], 2))))
+        .collect();
+    let refused = |id, tenant, engine: &mut Engine<MockExecutor>| {
+        let request = of(owner(tenant), request(id, vec![1], 2));
+        matches!(
+            engine.submit(request, Box::new(channel().0)),
+            Err(SubmitError::QueueFull { .. })
+        )
+    };
+    assert!(refused(8, 1, &mut engine));
+    let others: Vec<_> = (10..14)
+        .map(|id| submit(&mut engine, of(owner(2), request(id, vec![1], 2))))
+        .collect();
+    // Now both have half of it.
+    assert!(refused(14, 2, &mut engine));
+    assert!(refused(15, 1, &mut engine));
+    engine.check_integrity().unwrap();
+    let ends: Vec<_> = flood
+        .iter()
+        .map(|events| Outcome::of(1, events).error)
+        .collect();
+    assert_eq!(ends.iter().filter(|error| error.is_none()).count(), 4);
+    assert!(ends[..4].iter().all(Option::is_none), "the last make room");
+    let label = ends[7].as_ref().map(EngineError::label);
+    assert_eq!(label, Some("queue_full"));
+    run(&mut engine);
+    for events in &others {
+        assert_eq!(Outcome::of(1, events).reasons, length());
+    }
+}
+
 /// The same jobs, of one of some tenants each.
-fn shared_load() -> impl Strategy<Value = Load> {
+pub(super) fn shared_load() -> impl Strategy<Value = Load> {
     let owner = (
         0u64..4,
         1u32..9,
@@ -496,4 +636,48 @@ fn one_tenant_is_first_come_first_served() {
         }
         prop_assert!(engine.is_idle());
     });
+}
+
+/// Nanoseconds per sequence to schedule a step of 256 decodes, the median of many.
+fn schedule_cost(tenant_of: impl Fn(u64) -> u64) -> u128 {
+    let info = ExecutorInfo {
+        slots: 256,
+        groups: vec![GroupInfo {
+            kind: GroupKind::Full,
+            blocks: 8192,
+        }],
+        max_step_tokens: 2048,
+        step_overhead: 64,
+        ..MockExecutor::small_info()
+    };
+    let mut engine = engine(info);
+    let _events: Vec<_> = (0..256)
+        .map(|id| {
+            let request = request(id, vec![id as u32 % 97, 2, 3], 100);
+            submit(&mut engine, of(owner(tenant_of(id)), request))
+        })
+        .collect();
+    for _ in 0..40 {
+        engine.step().unwrap();
+    }
+    let mut times: Vec<_> = (0..401)
+        .map(|_| {
+            let start = std::time::Instant::now();
+            std::hint::black_box(engine.scheduler.schedule(&mut engine.state));
+            start.elapsed().as_nanos()
+        })
+        .collect();
+    times.sort_unstable();
+    times[200] / 256
+}
+
+#[test]
+#[ignore = "measures: cargo nextest run -p guesthouse-engine schedule_costs --run-ignored only --no-capture"]
+fn schedule_costs() {
+    println!("one tenant: {} ns per sequence", schedule_cost(|_| 0));
+    println!("16 tenants: {} ns", schedule_cost(|id| id % 16));
+    println!(
+        "one with 241 of 16: {} ns",
+        schedule_cost(|id| id.saturating_sub(240))
+    );
 }

@@ -2,6 +2,7 @@
 
 use super::super::grammars::Automaton;
 use super::super::property::{Head, Job, Load, load, submit_job};
+use super::super::tenants::shared_load;
 use super::*;
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -191,6 +192,7 @@ fn check(load: &Load, guests: &[Option<Guest>]) -> Seen {
         guests: pool,
     };
     let mut receivers: Vec<Option<Receiver<Event>>> = load.jobs.iter().map(|_| None).collect();
+    let is_one_tenant = load.jobs.iter().all(|job| job.request.owner.tenant == 0);
     let mut head = Head::default();
     for turn in 0..50_000 {
         for ((job, guest), receiver) in load.jobs.iter().zip(guests).zip(&mut receivers) {
@@ -209,7 +211,7 @@ fn check(load: &Load, guests: &[Option<Guest>]) -> Seen {
         }
         let progress = bench.engine.step().unwrap();
         bench.engine.check_integrity().unwrap();
-        if !load.info.whole_prompt {
+        if !load.info.whole_prompt && is_one_tenant {
             head.check(&bench.engine);
         }
         if progress == Progress::Idle && turn > 50 {
@@ -250,6 +252,24 @@ fn check(load: &Load, guests: &[Option<Guest>]) -> Seen {
         }
     }
     seen
+}
+
+#[test]
+fn guests_of_several_tenants_get_what_they_get_alone() {
+    let config = ProptestConfig {
+        failure_persistence: None,
+        max_shrink_iters: 64,
+        cases: 48,
+        ..ProptestConfig::default()
+    };
+    let guests = proptest::collection::vec(proptest::option::weighted(0.6, guest()), 28);
+    proptest!(config, |(mut load in shared_load(), guests in guests)| {
+        // A search has no more branches than its tenant has places.
+        for job in &mut load.jobs {
+            job.request.owner.max_running = None;
+        }
+        check(&load, &guests);
+    });
 }
 
 #[test]
