@@ -21,7 +21,7 @@ class Server:
         def read():
             for line in self.process.stderr:
                 self.log.append(line)
-                found = re.search(r"serving on (http://[^\s\x1b\"]+)", line)
+                found = re.search(r"serving on (https?://[^\s\x1b\"]+)", line)
                 if found:
                     self.base = found.group(1)
                     ready.set()

@@ -1,5 +1,5 @@
-"""What operators rely on: logs without text, request ids, signals."""
-import json, re, signal, threading
+"""What operators rely on: logs without text, request ids, signals, TLS, traces."""
+import http.server, json, pathlib, re, signal, ssl, threading
 
 import httpx, pytest
 
@@ -81,3 +81,43 @@ def test_a_second_signal_cuts_it_off():
     assert server.process.wait(60) == 1
     thread.join(60)
     assert events[-1] != "data: [DONE]"
+
+
+PEM = pathlib.Path(__file__).parents[2] / "host/server/src/http/tls/testdata"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_https_and_traces():
+    got = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    server = Server(
+        "--ssl-certfile", str(PEM / "ec-certificate.pem"), "--ssl-keyfile", str(PEM / "ec-sec1.pem"),
+        "--otlp-traces-endpoint", f"http://127.0.0.1:{collector.server_port}/v1/traces",
+    )
+    assert server.base.startswith("https://")
+    url = server.base.replace("127.0.0.1", "localhost") + "/v1/completions"
+    body = {"prompt": SECRET + " said", "max_tokens": 4}
+    trusting = ssl.create_default_context(cafile=PEM / "ec-certificate.pem")
+    answer = httpx.post(url, json=body, headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, verify=trusting, timeout=60)
+    assert answer.status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.post(url, json=body)
+    assert server.stop() == 0, "".join(server.log[-20:])
+    # Sent at the end at the latest.
+    collector.shutdown()
+    assert {path for path, _ in got} == {"/v1/traces"}
+    sent = b"".join(body for _, body in got)
+    assert bytes.fromhex(TRACE) in sent and answer.headers["x-request-id"].encode() in sent
+    assert b"llm_request" in sent and b"gen_ai.usage.completion_tokens" in sent
+    assert SECRET.encode() not in sent

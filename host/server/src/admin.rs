@@ -28,7 +28,7 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
-use crate::http::{ApiKeys, AppState, traced};
+use crate::http::{ApiKeys, AppState, Telling, traced};
 use crate::model::{LoadOptions, LoadedModel, ModuleStore};
 use crate::modules::ModuleDesk;
 use crate::openai::ApiError;
@@ -104,7 +104,10 @@ pub fn router(admin: Admin) -> Router {
     let tenant = get(tenants::get)
         .patch(tenants::change)
         .delete(tenants::remove);
-    let log = admin.0.state.access_log();
+    let telling = Telling {
+        log: admin.0.state.access_log(),
+        traces: None,
+    };
     let routes = Router::new()
         .route("/admin/v1/modules", get(modules::list))
         .route("/admin/v1/modules/{name}", modules)
@@ -126,7 +129,7 @@ pub fn router(admin: Admin) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .layer(from_fn_with_state(admin.clone(), guard));
-    traced(routes, log).with_state(admin)
+    traced(routes, telling).with_state(admin)
 }
 
 /// Lets in who shows the key; logs what was done.

@@ -15,6 +15,7 @@ mod state;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -76,6 +77,7 @@ pub fn main() -> ExitCode {
         // Nothing else first: it limits itself, and its standard error is its parent's.
         return guesthouse_component::compile_module(&c.arguments);
     }
+    crate::process::use_ring();
     logging(&cli.logs);
     let result = match cli.command {
         Command::Serve(c) => c.run(),

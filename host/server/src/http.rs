@@ -1,6 +1,6 @@
 //! The HTTP server: routes, and the way of a request from body to events and back.
 //!
-//! - `config`, `listen`, `server`, `stall`: the listener, its limits, graceful shutdown;
+//! - `config`, `listen`, `tls`, `server`, `stall`: the listener, its limits, graceful shutdown;
 //! - `access`, `pins`, `defaults`, `limits`, `guest_time`: tenants, their keys, what they may do, and how much;
 //! - `body`, `auth`, `error`: what stands before and after each route;
 //! - `request_id`, `trace`: each request's name, and what is told of it when it ended;
@@ -37,6 +37,7 @@ mod server;
 mod sse;
 mod stall;
 mod state;
+mod tls;
 mod trace;
 
 pub use access::{Access, ApiKeys, Directory};
@@ -47,8 +48,9 @@ pub use openapi::document as openapi_document;
 pub use routes::router;
 pub use server::{Served, serve, serve_routes};
 pub use state::AppState;
-pub use trace::AccessLog;
-pub(crate) use trace::traced;
+pub use tls::{Tls, TlsError, TlsFiles, TlsListener};
+pub use trace::{AccessLog, Traces, TracesEndpoint, TracesError};
+pub(crate) use trace::{Telling, traced};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What a server asks of its own process: that nothing its clients wrote leaves it by accident.
+//! What a server asks of its own process: that nothing its clients wrote leaves it by accident, and one TLS for all of it.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use std::panic::PanicHookInfo;
@@ -18,6 +18,12 @@ pub(crate) fn keep_memory_private() {
         tracing::warn!(%error, "the process cannot be made undumpable");
     }
     std::panic::set_hook(Box::new(panicked));
+}
+
+/// The TLS of HTTP clients that are told of none is ring's, as everywhere else here. For the whole process.
+pub(crate) fn use_ring() {
+    // Fails where one is set already, which is this one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// Tells where, never what.

@@ -3,10 +3,11 @@
 use super::books::Books;
 use super::options::ModelOptions;
 use super::state::{StateFile, follow};
+use super::tls::TlsOptions;
 use crate::admin::{self, Admin};
 use crate::http::{
     self, Access, AccessLog, ApiKeys, AppState, CorsOrigins, Directory, HttpConfig, Listener,
-    PrivateSocket, Served,
+    PrivateSocket, Served, Tls, Traces, TracesEndpoint,
 };
 use crate::model::watch::Watcher;
 use crate::model::{LoadedModel, ModuleStore};
@@ -77,9 +78,29 @@ pub(super) struct Serve {
     /// Address of the admin API: on this machine (port 0 takes a free one), or unix:/path of a socket of mode 0600.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001", value_parser = admin_address)]
     admin_listen: AdminAddress,
+    /// URL of an OpenTelemetry collector (OTLP over HTTP with protobuf) that gets a span of each request, such as
+    /// http://127.0.0.1:4318/v1/traces.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        hide_env_values = true
+    )]
+    otlp_traces_endpoint: Option<String>,
+    #[command(flatten)]
+    tls: TlsOptions,
     #[command(flatten)]
     state: StateFile,
 }
+
+/// How it is reached, and where it tells of its requests.
+struct Ways {
+    tls: Option<Tls>,
+    endpoint: Option<TracesEndpoint>,
+}
+
+/// Longest time for spans that wait when the server ends.
+const LAST_SPANS: Duration = Duration::from_secs(5);
 
 /// Where only this machine, or only its user, reaches the admin API.
 #[derive(Clone, Debug)]
@@ -104,6 +125,9 @@ fn admin_address(text: &str) -> Result<AdminAddress, String> {
 impl Serve {
     pub(super) fn run(self) -> Result<()> {
         crate::process::keep_memory_private();
+        // Before the model, which may take minutes.
+        let tls = self.tls.open()?;
+        let endpoint = self.traces_endpoint()?;
         let name = self
             .served_model_name
             .first()
@@ -126,7 +150,8 @@ impl Serve {
             .enable_all()
             .thread_stack_size(4 << 20)
             .build()?;
-        runtime.block_on(self.serve(&modules, loaded, tenants))
+        let ways = Ways { tls, endpoint };
+        runtime.block_on(self.serve(&modules, loaded, tenants, ways))
     }
 
     async fn serve(
@@ -134,14 +159,18 @@ impl Serve {
         modules: &Arc<ModuleStore>,
         loaded: LoadedModel,
         tenants: Option<Arc<Registry>>,
+        ways: Ways,
     ) -> Result<()> {
+        let Ways { tls, endpoint } = ways;
         let model = Arc::clone(&loaded.served);
         self.announce(tenants.as_deref());
         let address = format!("{}:{}", self.host, self.port);
         let listener = TcpListener::bind(&address)
             .await
             .with_context(|| format!("cannot listen on {address}"))?;
+        let traces = endpoint.as_ref().map(Traces::to).transpose()?;
         let config = HttpConfig {
+            traces: traces.clone(),
             api_keys: ApiKeys::new(&self.api_key),
             directory: tenants
                 .clone()
@@ -179,10 +208,10 @@ impl Serve {
             .admin(modules, &loaded, &state, config, tenants)
             .await?;
         drop(loaded);
-        tracing::info!(model = %model.id, max_model_len = model.max_model_len, "serving on http://{}", listener.local_addr()?);
+        tracing::info!(model = %model.id, max_model_len = model.max_model_len, "serving on {}://{}", scheme(tls.as_ref()), listener.local_addr()?);
         drop(model);
         let served = tokio::select! {
-            served = http::serve(listener, state.clone(), signals(1)) => Some(served?),
+            served = serve_on(listener, tls, state.clone()) => Some(served?),
             () = signals(2) => None,
         };
         // Nothing is loaded any more.
@@ -194,6 +223,9 @@ impl Serve {
         }
         if let Some(books) = books {
             books.close().await;
+        }
+        if let Some(traces) = traces {
+            traces.close(LAST_SPANS).await;
         }
         let Some(served) = served else {
             bail!("a second signal cut running requests off");
@@ -210,6 +242,13 @@ impl Serve {
 }
 
 impl Serve {
+    /// None where it is absent or, as OpenTelemetry has it for its variables, empty.
+    fn traces_endpoint(&self) -> Result<Option<TracesEndpoint>> {
+        let given = self.otlp_traces_endpoint.as_deref();
+        let given = given.filter(|url| !url.is_empty());
+        Ok(given.map(str::parse).transpose()?)
+    }
+
     /// Says whether keys are asked for.
     fn announce(&self, tenants: Option<&Registry>) {
         if self.no_auth {
@@ -257,6 +296,18 @@ impl Serve {
             }
         };
         Ok(Some(serving))
+    }
+}
+
+fn scheme(tls: Option<&Tls>) -> &'static str {
+    tls.map_or("http", |_| "https")
+}
+
+/// Serves until the first signal.
+async fn serve_on(listener: TcpListener, tls: Option<Tls>, state: AppState) -> io::Result<Served> {
+    match tls {
+        Some(tls) => http::serve(tls.listen(listener), state, signals(1)).await,
+        None => http::serve(listener, state, signals(1)).await,
     }
 }
 

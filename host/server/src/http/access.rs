@@ -115,6 +115,11 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// Whether it showed no key though keys are asked for: it came by a route that is open to everyone.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.sees == Sees::Own && self.tenant.number == Tenant::anonymous().number
+    }
+
     /// Root of prefix-cache keys: requests share blocks only within one tenant, or among those that share theirs, and with
     /// equal `cache_salt` fields.
     pub(super) fn salt(&self, model: CacheSalt, client: Option<&str>) -> CacheSalt {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const OPEN: &[&str] = &["/health", "/ping", "/docs", "/openapi.json"];
 
 /// What the administrator's key opens.
-const ADMIN: &[&str] = &["/metrics"];
+const ADMIN: &[&str] = &["/metrics", "/health", "/ping"];
 
 /// Refuses who shows no key where one is needed; tells handlers whose it was, as a [`Caller`] and an `Arc<Tenant>` among
 /// the request's extensions.

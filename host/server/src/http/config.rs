@@ -1,6 +1,6 @@
 //! Limits and switches of the HTTP server.
 
-use super::trace::AccessLog;
+use super::trace::{AccessLog, Traces};
 use super::{Access, ApiKeys, Directory};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub struct HttpConfig {
     pub api_keys: ApiKeys,
     /// Tenants with keys of their own, beside those.
     pub directory: Option<Arc<dyn Directory>>,
-    /// Keys that read all of `/metrics`, and nothing else.
+    /// Keys that read all of `/metrics` and `/health`, and nothing else.
     pub admin_keys: ApiKeys,
     /// Whether keys are asked for.
     pub access: Access,
@@ -42,6 +42,8 @@ pub struct HttpConfig {
     pub cors: CorsOrigins,
     /// Whether a line is logged for each request.
     pub access_log: AccessLog,
+    /// Where a span of each request goes, if anywhere.
+    pub traces: Option<Traces>,
     /// Characters of each request's body that are logged, control characters escaped; none is the default.
     pub log_bodies: Option<usize>,
     /// Most choices per prompt.
@@ -72,6 +74,7 @@ impl Default for HttpConfig {
             retry_after: 1,
             cors: CorsOrigins::None,
             access_log: AccessLog::Requests,
+            traces: None,
             log_bodies: None,
             max_n: 128,
             max_sequences: 256,

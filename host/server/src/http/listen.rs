@@ -1,7 +1,7 @@
 //! Where connections come from.
 
 use std::ffi::OsString;
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,24 +10,33 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Accepts connections.
 pub trait Listener: Send + 'static {
-    /// A connection.
+    /// A connection that HTTP is spoken over.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// What a connection takes before that, such as a handshake. It may last as long as the other side likes.
+    type Opening: Future<Output = io::Result<Self::Stream>> + Send + 'static;
 
-    /// The next one. Dropping the future loses none.
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    /// The next one, as soon as it is there: it waits for nothing that the other side has to say. Dropping the future loses
+    /// none.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Opening>> + Send;
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
+    type Opening = Ready<io::Result<TcpStream>>;
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = Self::accept(self).await?;
-        // Small chunks leave at once.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY could not be set");
-        }
-        Ok(stream)
+    async fn accept(&self) -> io::Result<Self::Opening> {
+        Ok(ready(Ok(accept_tcp(self).await?)))
     }
+}
+
+/// The next connection of a TCP listener.
+pub(super) async fn accept_tcp(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (stream, _) = listener.accept().await?;
+    // Small chunks leave at once.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
+    }
+    Ok(stream)
 }
 
 /// A Unix socket that only its user, and root, can open. Its file goes with it.
@@ -87,10 +96,11 @@ impl Drop for PrivateSocket {
 
 impl Listener for PrivateSocket {
     type Stream = UnixStream;
+    type Opening = Ready<io::Result<UnixStream>>;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
+    async fn accept(&self) -> io::Result<Self::Opening> {
         let (stream, _) = self.listener.accept().await?;
-        Ok(stream)
+        Ok(ready(Ok(stream)))
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) use self::{
 
 use super::auth::check_key;
 use super::limits::meter;
-use super::trace::{note_tenant, traced};
+use super::trace::{Telling, note_tenant, traced};
 use super::{AppState, CorsOrigins, docs, openapi, request_id};
 use crate::openai::ApiError;
 use axum::Router;
@@ -63,8 +63,11 @@ pub fn router(state: AppState) -> Router {
     if let Some(cors) = cors {
         router = router.layer(cors);
     }
-    let log = state.config().access_log;
-    traced(router.layer(CatchPanicLayer::custom(panicked)), log).with_state(state)
+    let telling = Telling {
+        log: state.config().access_log,
+        traces: state.config().traces.clone(),
+    };
+    traced(router.layer(CatchPanicLayer::custom(panicked)), telling).with_state(state)
 }
 
 fn cors(origins: &CorsOrigins) -> Option<CorsLayer> {

@@ -12,8 +12,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// How serving ended.
@@ -34,7 +33,7 @@ pub enum Served {
 /// # Errors
 /// When the listener itself breaks.
 pub async fn serve(
-    listener: TcpListener,
+    listener: impl Listener,
     state: AppState,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<Served> {
@@ -56,6 +55,8 @@ pub async fn serve_routes(
     let permits = Arc::new(Semaphore::new(config.max_connections));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
+    // Dropping the sender ends connections that are still being opened.
+    let (open, opening_ends) = watch::channel(());
     let builder = builder(config);
     tokio::pin!(shutdown);
     loop {
@@ -64,27 +65,32 @@ pub async fn serve_routes(
             let permit = Arc::clone(&permits).acquire_owned().await.ok();
             (permit, listener.accept().await)
         };
-        let (permit, stream) = tokio::select! {
+        let (permit, opening) = tokio::select! {
             () = &mut shutdown => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             (permit, accepted) = next => match accepted {
-                Ok(stream) => (permit, stream),
+                Ok(opening) => (permit, opening),
                 Err(error) => {
                     refused(&error).await?;
                     continue;
                 }
             },
         };
-        let io = TokioIo::new(StallGuard::new(stream, config.write_timeout));
-        let connection = graceful.watch(builder.serve_connection(io, service.clone()));
+        let (limit, write_timeout) = (config.header_timeout, config.write_timeout);
+        let (builder, service) = (builder.clone(), service.clone());
+        let (watcher, ends) = (graceful.watcher(), opening_ends.clone());
         connections.spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended early");
+            if let Some(stream) = opened(opening, limit, ends).await {
+                let io = TokioIo::new(StallGuard::new(stream, write_timeout));
+                let connection = watcher.watch(builder.serve_connection(io, service));
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection ended early");
+                }
             }
             drop(permit);
         });
     }
-    drop(listener);
+    drop((listener, open));
     tracing::info!(
         connections = connections.len(),
         "shutting down: waiting for running requests"
@@ -97,6 +103,31 @@ pub async fn serve_routes(
             connections.shutdown().await;
             Ok(Served::CutOff { connections: left })
         }
+    }
+}
+
+/// The connection, ready for HTTP; none if it came to nothing, took longer than `limit`, or `ends` has lost its sender.
+async fn opened<S>(
+    opening: impl Future<Output = io::Result<S>>,
+    limit: Duration,
+    mut ends: watch::Receiver<()>,
+) -> Option<S> {
+    let opening = tokio::time::timeout(limit, opening);
+    tokio::select! {
+        // What is open already is served, also when the server is shutting down.
+        biased;
+        opened = opening => match opened {
+            Ok(Ok(stream)) => Some(stream),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a connection could not be opened");
+                None
+            }
+            Err(_) => {
+                tracing::debug!("a connection was not opened in time");
+                None
+            }
+        },
+        _ = ends.changed() => None,
     }
 }
 

@@ -15,4 +15,6 @@ mod operations;
 mod refusals;
 mod support;
 mod tenants;
+mod tls;
 mod tokens;
+mod traces;

@@ -3,13 +3,15 @@
 //! Never the prompt or the answer.
 
 mod body;
+mod export;
 mod report;
+mod span;
 
 use super::request_id::{self, RequestId};
 use crate::openai::Usage;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request};
+use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use guesthouse_tenants::Tenant;
@@ -19,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::Instrument as _;
 
+pub use export::{Traces, TracesEndpoint, TracesError};
 pub(super) use report::ErrorLabel;
 
 /// Whether a line is logged for each request.
@@ -101,6 +104,11 @@ impl Trace {
             .unwrap_or_else(|_| Arc::new(Self::begin(RequestId::of(&axum::http::HeaderMap::new()))))
     }
 
+    /// Time from the request's arrival to `at`.
+    fn since(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.began)
+    }
+
     pub(super) fn id(&self) -> &RequestId {
         &self.id
     }
@@ -115,18 +123,27 @@ impl Trace {
     }
 }
 
+/// Where requests are told of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Telling {
+    pub(crate) log: AccessLog,
+    /// None: no spans are made.
+    pub(crate) traces: Option<Traces>,
+}
+
 /// Puts a trace around all routes. It must be the outermost layer.
 pub(crate) fn traced<S: Clone + Send + Sync + 'static>(
     routes: Router<S>,
-    log: AccessLog,
+    telling: Telling,
 ) -> Router<S> {
-    routes.layer(from_fn(move |request, next| follow(log, request, next)))
+    routes.layer(from_fn(move |request, next| {
+        follow(telling.clone(), request, next)
+    }))
 }
 
-async fn follow(log: AccessLog, request: Request, next: Next) -> Response {
+async fn follow(telling: Telling, request: Request, next: Next) -> Response {
     let trace = Arc::new(Trace::begin(RequestId::of(request.headers())));
-    let route = request.extensions().get::<MatchedPath>();
-    let mut report = Report::new(&trace, log, request.method(), route);
+    let mut report = Report::new(&trace, telling, &request);
     let mut response = within(&trace, next.run(request)).await;
     if let Some(id) = trace.id.header() {
         response.headers_mut().insert(request_id::HEADER, id);

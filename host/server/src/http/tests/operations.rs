@@ -3,6 +3,7 @@ use crate::http::CorsOrigins;
 use axum::body::Body;
 use axum::http::Request;
 use guesthouse_engine::Drain;
+use guesthouse_tenants::{ModelAccess, Policy};
 use serde_json::json;
 use std::time::Duration;
 
@@ -56,6 +57,55 @@ async fn health_follows_the_engine() {
         .post("/v1/completions", &json!({"prompt": "x"}))
         .await;
     assert_eq!(late.status, 503, "{}", late.body);
+}
+
+#[tokio::test]
+async fn health_by_model_tells_strangers_nothing() {
+    let policy = |models: &[&str]| Policy {
+        models: ModelAccess::Only(models.iter().map(|&name| name.to_owned()).collect()),
+        ..Policy::default()
+    };
+    let tenants = [("may", policy(&["org/tiny"])), ("not", policy(&["other"]))];
+    let (mut setup, house) = Setup::saying(&["a"]).of_tenants(&tenants);
+    setup.config.admin_keys = crate::http::ApiKeys::new(["admin"]);
+    let server = setup.start();
+    let [may, not] = &house.keys[..] else {
+        panic!("two keys")
+    };
+    let (known, unknown) = ("/health?model=org/tiny", "/health?model=none");
+    let statuses = async |known_is: u16| {
+        for (key, path, status) in [
+            (may.as_str(), known, known_is),
+            (may, unknown, 404),
+            (not, known, 404),
+            ("admin", known, known_is),
+            ("admin", unknown, 404),
+            ("wrong", known, 401),
+            ("wrong", unknown, 401),
+        ] {
+            assert_eq!(
+                server.get_as(key, path).await.status,
+                status,
+                "{key} {path}"
+            );
+        }
+        let (a, b) = (server.get(known).await, server.get(unknown).await);
+        assert_eq!((a.status.as_u16(), &a.body), (401, &b.body));
+    };
+    statuses(200).await;
+    assert_eq!(server.get("/health").await.status, 200);
+    server.model.engine.shutdown(Drain::Yes);
+    server.model.engine.join();
+    statuses(503).await;
+    for (answer, named) in [
+        (server.get("/health").await, false),
+        (server.get_as(not, "/health").await, false),
+        (server.get_as(may, "/health").await, true),
+        (server.get_as("admin", "/health").await, true),
+    ] {
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.body.contains("org/tiny"), named, "{}", answer.body);
+    }
 }
 
 /// Names and types as in vLLM's documentation ("Production metrics").

@@ -1,7 +1,8 @@
 //! The end of a request, told once.
 
-use super::{AccessLog, Trace};
-use axum::extract::MatchedPath;
+use super::span::Pending;
+use super::{AccessLog, Telling, Trace};
+use axum::extract::{MatchedPath, Request};
 use axum::http::Method;
 use axum::response::Response;
 use std::sync::Arc;
@@ -9,6 +10,10 @@ use std::time::{Duration, Instant};
 
 /// Routes that are asked every few seconds.
 const QUIET: &[&str] = &["/health", "/ping", "/metrics", "/version"];
+
+fn is_quiet(route: Option<&MatchedPath>) -> bool {
+    route.is_some_and(|route| QUIET.contains(&route.as_str()))
+}
 
 /// The error's label, among an answer's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,34 +37,39 @@ impl Outcome {
     }
 }
 
-/// Logs the request when dropped: its answer is over, or its client left.
+/// Logs the request, and sends its span, when dropped: its answer is over, or its client left.
 pub(super) struct Report {
-    trace: Arc<Trace>,
+    pub(super) trace: Arc<Trace>,
     log: AccessLog,
-    method: Method,
+    span: Option<Pending>,
+    pub(super) method: Method,
     /// The route's pattern: paths are the client's own text.
-    route: String,
-    status: Option<u16>,
-    error: Option<&'static str>,
-    outcome: Outcome,
+    route: Option<MatchedPath>,
+    pub(super) status: Option<u16>,
+    pub(super) error: Option<&'static str>,
+    pub(super) outcome: Outcome,
 }
 
 impl Report {
-    pub(super) fn new(
-        trace: &Arc<Trace>,
-        log: AccessLog,
-        method: &Method,
-        route: Option<&MatchedPath>,
-    ) -> Self {
+    pub(super) fn new(trace: &Arc<Trace>, telling: Telling, request: &Request) -> Self {
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        let quiet = is_quiet(route.as_ref());
+        let traces = telling.traces.filter(|_| !quiet);
         Self {
             trace: Arc::clone(trace),
-            log,
-            method: method.clone(),
-            route: route.map_or("none", MatchedPath::as_str).to_owned(),
+            log: telling.log,
+            span: traces.map(|traces| Pending::new(traces, request.headers())),
+            method: request.method().clone(),
+            route,
             status: None,
             error: None,
             outcome: Outcome::Disconnected,
         }
+    }
+
+    /// The route's pattern, where the path has one.
+    pub(super) fn matched(&self) -> Option<&str> {
+        self.route.as_ref().map(MatchedPath::as_str)
     }
 
     /// The answer's head is known.
@@ -87,7 +97,10 @@ impl Drop for Report {
         let trace = &self.trace;
         let now = Instant::now();
         let facts = trace.facts().clone();
-        let since = |at: Instant| millis(at.saturating_duration_since(trace.began));
+        if let Some(span) = &self.span {
+            span.end(self, &facts, trace.since(now));
+        }
+        let since = |at| millis(trace.since(at));
         let ms = since(now);
         let ttft_ms = facts.times.first_token.map(since);
         let queue_ms = facts.times.queue.map(millis);
@@ -96,7 +109,7 @@ impl Drop for Report {
             .usage
             .map(|usage| usage.prompt_tokens_details.cached_tokens);
         let completion_tokens = facts.usage.map(|usage| usage.completion_tokens);
-        let (method, route) = (self.method.as_str(), self.route.as_str());
+        let (method, route) = (self.method.as_str(), self.matched().unwrap_or("none"));
         let outcome = self.outcome.name();
         macro_rules! told {
             ($level:ident) => {
@@ -104,7 +117,7 @@ impl Drop for Report {
                     model = facts.model, prompt_tokens, cached_tokens, completion_tokens, queue_ms, ttft_ms, ms, "request")
             };
         }
-        if self.log == AccessLog::Off || QUIET.contains(&route) {
+        if self.log == AccessLog::Off || is_quiet(self.route.as_ref()) {
             told!(debug);
         } else {
             told!(info);
