@@ -26,7 +26,7 @@ pub(super) fn check(headers: &HeaderMap, limit: u64) -> Result<(), ApiError> {
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit) {
-        return Err(too_large(limit));
+        return Err(ApiError::ModuleTooLarge { limit });
     }
     Ok(())
 }
@@ -49,7 +49,7 @@ async fn receive_all(body: Body, limit: u64) -> Result<File, ApiError> {
         })?;
         length += bytes.len() as u64;
         if length > limit {
-            return Err(too_large(limit));
+            return Err(ApiError::ModuleTooLarge { limit });
         }
         part.extend_from_slice(&bytes);
         if part.len() >= PART {
@@ -81,12 +81,5 @@ fn disk(error: io::Error) -> ApiError {
     ApiError::Unavailable {
         message: "the module cannot be received at the moment; the server's log has the cause"
             .to_owned(),
-    }
-}
-
-fn too_large(limit: u64) -> ApiError {
-    ApiError::Invalid {
-        param: None,
-        message: format!("the module is larger than the limit of {limit} bytes"),
     }
 }

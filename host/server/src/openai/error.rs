@@ -104,6 +104,12 @@ pub enum ApiError {
         /// The limit, bytes.
         limit: usize,
     },
+    /// A module is larger than its owner may bring.
+    #[error("the module is larger than the limit of {limit} bytes")]
+    ModuleTooLarge {
+        /// The limit, bytes.
+        limit: u64,
+    },
     /// The body is not said to be JSON.
     #[error("the content type is {found:?}, expected application/json")]
     ContentType {
@@ -213,6 +219,7 @@ impl ApiError {
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::Unauthorized => "unauthorized",
             Self::BodyTooLarge { .. } => "body_too_large",
+            Self::ModuleTooLarge { .. } => "module_too_large",
             Self::ContentType { .. } => "content_type",
             Self::ContentEncoding { .. } => "content_encoding",
             Self::BodyTimeout { .. } => "body_timeout",
@@ -240,7 +247,7 @@ impl ApiError {
             Self::Conflict { .. } => 409,
             Self::MethodNotAllowed { .. } => 405,
             Self::BodyTimeout { .. } => 408,
-            Self::BodyTooLarge { .. } => 413,
+            Self::BodyTooLarge { .. } | Self::ModuleTooLarge { .. } => 413,
             Self::ContentType { .. } | Self::ContentEncoding { .. } => 415,
             Self::Limited { .. } | Self::OverLimit { .. } => 429,
             Self::Overloaded { .. } | Self::Unavailable { .. } => 503,

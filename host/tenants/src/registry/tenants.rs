@@ -100,6 +100,17 @@ impl Registry {
         })
     }
 
+    /// From now on requests need a key, also before there is any. Blocks.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn require_keys(&self) -> Result<(), TenantsError> {
+        self.write(|write| {
+            write.sql(|tx| tx.execute("UPDATE state SET ever_had_keys = 1", []))?;
+            Ok(())
+        })
+    }
+
     /// Changes what a tenant may do, from its next request on. Blocks.
     ///
     /// # Errors

@@ -73,6 +73,7 @@ pub(in crate::http) async fn retrieve_module(
         (status = 400, body = ErrorBody, description = "It failed a check; what had its name before serves on"),
         (status = 403, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "The name is of a module of another role"),
+        (status = 413, body = ErrorBody, description = "Larger than 32 MiB"),
         (status = 429, body = ErrorBody, description = "Over `module_bytes` or `compilations_per_hour`, or a module is being brought already")
     )
 )]
