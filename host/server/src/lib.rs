@@ -10,6 +10,7 @@
 //! - [`text`]: tokens to text: detokenizer, stop strings, log-probabilities
 //! - [`http`]: routes, streams, metrics, limits
 //! - [`modules`]: modules that tenants and the administrator bring over HTTP
+//! - [`oci`]: modules from registries
 //! - [`admin`]: modules and models that come and go while others serve
 //! - [`llm`]: models inside a program of one's own
 //! - `process`: what a server asks of its own process
@@ -32,6 +33,7 @@ pub mod http;
 pub mod llm;
 pub mod model;
 pub mod modules;
+pub mod oci;
 pub mod openai;
 pub mod paths;
 mod process;
