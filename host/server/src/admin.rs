@@ -7,7 +7,7 @@
 //! | | |
 //! |---|---|
 //! | `GET /admin/v1/modules` | live and built-in modules, and files of `--modules` that were not taken |
-//! | `PUT /admin/v1/modules/{name}` | a component, as the body; it serves once it passed its check |
+//! | `PUT /admin/v1/modules/{name}` | a component, as the body, or `{"source": "oci://…@sha256:…"}` as JSON; it serves once it passed its check |
 //! | `GET`, `DELETE /admin/v1/modules/{name}` | one live module |
 //! | `GET /admin/v1/modules/{name}/history` | its versions that are kept |
 //! | `POST /admin/v1/modules/{name}/rollback` | `{"digest": …}`: an earlier version serves again |
@@ -72,15 +72,15 @@ impl Admin {
     #[must_use]
     pub fn new(
         state: AppState,
-        modules: Arc<ModuleStore>,
+        desk: ModuleDesk,
         options: LoadOptions,
         keys: ApiKeys,
         tenants: Option<Arc<Registry>>,
     ) -> Self {
         Self(Arc::new(Inner {
             state,
-            desk: ModuleDesk::new(Arc::clone(&modules)),
-            modules,
+            modules: Arc::clone(desk.store()),
+            desk,
             options,
             keys,
             tenants,

@@ -7,6 +7,7 @@ mod doctor;
 mod generate;
 mod graph;
 mod module;
+mod oci;
 mod options;
 mod replay;
 mod sample;

@@ -11,6 +11,7 @@ mod cards;
 use crate::blocking::blocking;
 use crate::model::ModuleStore;
 use crate::model::store::{ModuleError, ModuleName, ModuleOwner, Provenance};
+use crate::oci::{OciError, PinnedReference, Registries};
 use crate::openai::ApiError;
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -26,6 +27,38 @@ pub use cards::{Deleted, ModuleCard, ModuleHistory, ModuleList, VersionCard};
 pub const TENANT_BYTES: u64 = 32 << 20;
 /// Largest module of the administrator's, bytes.
 pub const ADMIN_BYTES: u64 = 128 << 20;
+
+/// Where a module is to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// In a registry.
+    pub source: PinnedReference,
+}
+
+impl Fetch {
+    /// From a request's body, `{"source": "oci://…@sha256:…"}`.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn from_body(body: &[u8]) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Body {
+            source: String,
+        }
+        let Body { source } = serde_json::from_slice(body).map_err(|error| {
+            let message = format!(
+                "the body is JSON, and does not say where the module is: {error}; expected \
+                 {{\"source\": \"oci://registry/repository@sha256:DIGEST\"}}, or the module itself as application/wasm"
+            );
+            ApiError::invalid("source", message)
+        })?;
+        let source = source
+            .parse()
+            .map_err(|error: OciError| ApiError::invalid("source", error.to_string()))?;
+        Ok(Self { source })
+    }
+}
 
 /// Which version is to serve again.
 #[derive(Clone, Debug, Deserialize)]
@@ -53,6 +86,8 @@ pub struct ModuleDesk(Arc<Desk>);
 
 struct Desk {
     store: Arc<ModuleStore>,
+    /// Where the administrator may have modules fetched from.
+    registries: Registries,
     /// Tenants' numbers, while they bring a module.
     bringing: Mutex<HashSet<u64>>,
 }
@@ -61,6 +96,22 @@ struct Desk {
 struct Bringing {
     desk: Arc<Desk>,
     tenant: u64,
+}
+
+impl Bringing {
+    /// Blocks.
+    fn place(
+        self,
+        owner: &ModuleOwner,
+        name: &ModuleName,
+        bytes: &[u8],
+        provenance: Provenance,
+    ) -> Result<ModuleCard, ApiError> {
+        let placed = self.desk.store.put_for(owner, name, bytes, provenance);
+        placed
+            .map(|live| cards::card(name, live))
+            .map_err(|error| refused(&error))
+    }
 }
 
 impl Drop for Bringing {
@@ -92,13 +143,26 @@ impl Desk {
 }
 
 impl ModuleDesk {
-    /// Works on this store.
+    /// Works on this store. Nothing is fetched from anywhere.
     #[must_use]
     pub fn new(store: Arc<ModuleStore>) -> Self {
+        Self::fetching(store, Registries::default())
+    }
+
+    /// Likewise; the administrator may have modules fetched from these registries.
+    #[must_use]
+    pub fn fetching(store: Arc<ModuleStore>, registries: Registries) -> Self {
         Self(Arc::new(Desk {
             store,
+            registries,
             bringing: Mutex::default(),
         }))
+    }
+
+    /// What it works on.
+    #[must_use]
+    pub fn store(&self) -> &Arc<ModuleStore> {
+        &self.0.store
     }
 
     /// The tenant whose own modules a request is about.
@@ -144,10 +208,7 @@ impl ModuleDesk {
         body: Body,
     ) -> Result<ModuleCard, ApiError> {
         let name = parse(name)?;
-        let limit = match owner {
-            ModuleOwner::Server => ADMIN_BYTES,
-            ModuleOwner::Tenant(_) => TENANT_BYTES,
-        };
+        let limit = limit(&owner);
         body::check(headers, limit)?;
         let bringing = self.0.begin(&owner)?;
         let mut file = body::receive(body, limit).await?;
@@ -155,13 +216,31 @@ impl ModuleDesk {
         blocking(move || {
             let bytes = body::read(&mut file)?;
             drop(file);
-            let store = &bringing.desk.store;
-            let placed = store.put_for(&owner, &name, &bytes, Provenance::Upload);
-            placed
-                .map(|live| cards::card(&name, live))
-                .map_err(|error| refused(&error))
+            bringing.place(&owner, &name, &bytes, Provenance::Upload)
         })
         .await?
+    }
+
+    /// Likewise from a registry, for the administrator. Ends when the client leaves before all has arrived.
+    ///
+    /// # Errors
+    /// When it cannot be had, or does not do; what had its name before serves on.
+    pub async fn fetch(
+        &self,
+        owner: ModuleOwner,
+        name: &str,
+        fetch: Fetch,
+    ) -> Result<ModuleCard, ApiError> {
+        let name = parse(name)?;
+        let bringing = self.0.begin(&owner)?;
+        let Fetch { source } = fetch;
+        let pulled = self.0.registries.pull(&source, limit(&owner)).await;
+        let bytes = pulled.map_err(|error| {
+            tracing::warn!(%name, %error, "a module is not fetched");
+            ApiError::invalid("source", error.to_string())
+        })?;
+        let from = Provenance::Oci(source.to_string());
+        blocking(move || bringing.place(&owner, &name, &bytes, from)).await?
     }
 
     /// One live module.
@@ -170,10 +249,15 @@ impl ModuleDesk {
     /// When there is none of this name.
     pub fn get(&self, owner: &ModuleOwner, name: &str) -> Result<ModuleCard, ApiError> {
         let name = parse(name)?;
-        match self.0.store.get_for(owner, &name) {
-            Some(live) => Ok(cards::card(&name, live)),
-            None => Err(unknown(&name)),
+        let store = &self.0.store;
+        if let Some(live) = store.get_for(owner, &name) {
+            return Ok(cards::card(&name, live));
         }
+        let mut unusable = store.unusable_of(owner).into_iter();
+        let found = unusable.find(|(other, _)| *other == name);
+        found
+            .map(|(_, module)| cards::unusable(&name, module))
+            .ok_or_else(|| unknown(&name))
     }
 
     /// An owner's live modules; for the server also built-in ones, and files that were not taken.
@@ -190,8 +274,8 @@ impl ModuleDesk {
         let name = parse(name)?;
         let store = Arc::clone(&self.0.store);
         blocking(move || match store.remove_for(&owner, &name) {
-            Ok(Some(_)) => Ok(Deleted::module(name.as_str())),
-            Ok(None) => Err(unknown(&name)),
+            Ok(true) => Ok(Deleted::module(name.as_str())),
+            Ok(false) => Err(unknown(&name)),
             Err(error) => Err(refused(&error)),
         })
         .await?
@@ -244,6 +328,13 @@ impl ModuleDesk {
                 .map_err(|error| refused(&error))
         })
         .await?
+    }
+}
+
+fn limit(owner: &ModuleOwner) -> u64 {
+    match owner {
+        ModuleOwner::Server => ADMIN_BYTES,
+        ModuleOwner::Tenant(_) => TENANT_BYTES,
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::Admin;
 use crate::model::store::ModuleOwner;
-use crate::modules::{Deleted, ModuleCard, ModuleDesk, ModuleHistory, ModuleList, Rollback};
+use crate::modules::{Deleted, Fetch, ModuleCard, ModuleDesk, ModuleHistory, ModuleList, Rollback};
 use crate::openai::ApiError;
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, header};
 use serde::Deserialize;
 
 /// Whose modules are meant.
@@ -51,7 +51,26 @@ pub(super) async fn put(
     body: Body,
 ) -> Result<Json<ModuleCard>, ApiError> {
     let (desk, owner) = meant(&admin, asked)?;
-    desk.put(owner, &name, &headers, body).await.map(Json)
+    if !is_json(&headers) {
+        return desk.put(owner, &name, &headers, body).await.map(Json);
+    }
+    let body = to_bytes(body, super::MAX_REQUEST).await.map_err(|_| {
+        let limit = super::MAX_REQUEST;
+        ApiError::invalid(
+            "source",
+            format!("the JSON did not arrive whole, or is larger than {limit} bytes"),
+        )
+    })?;
+    let fetch = Fetch::from_body(&body)?;
+    desk.fetch(owner, &name, fetch).await.map(Json)
+}
+
+/// Then the body says where the module is.
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
 }
 
 pub(super) async fn delete(

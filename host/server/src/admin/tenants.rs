@@ -13,6 +13,7 @@ use guesthouse_tenants::{Counted, Policy, Registry, TenantId, TenantRecord, Tena
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Days that `…/usage` goes back, today with it.
@@ -246,7 +247,13 @@ pub(super) async fn remove(
 ) -> Result<Json<Deleted>, ApiError> {
     let id = parse_id(&id)?;
     let name = id.to_string();
-    admin.tenants(move |registry| registry.remove(&id)).await?;
+    let modules = Arc::clone(&admin.0.modules);
+    let work = move |registry: &Registry| {
+        registry.remove(&id)?;
+        modules.forget_gone();
+        Ok(())
+    };
+    admin.tenants(work).await?;
     Ok(Json(Deleted {
         id: name,
         object: "tenant",

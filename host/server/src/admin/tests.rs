@@ -1,11 +1,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod oci;
 mod tenants;
 
 use super::{Admin, router};
 use crate::http::{ApiKeys, AppState, HttpConfig};
 use crate::model::testing::modules;
 use crate::model::{DeviceChoice, LoadOptions};
+use crate::modules::ModuleDesk;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use guesthouse_component::{Role, builtin};
@@ -23,6 +25,10 @@ struct Server {
 }
 
 fn server(keys: &[&str]) -> Server {
+    server_on(keys, ModuleDesk::new(modules()))
+}
+
+fn server_on(keys: &[&str], desk: ModuleDesk) -> Server {
     let state = AppState::new(Vec::new(), HttpConfig::default());
     let options = LoadOptions {
         device: DeviceChoice::Cpu,
@@ -32,7 +38,7 @@ fn server(keys: &[&str]) -> Server {
     Server {
         admin: Admin::new(
             state.clone(),
-            modules(),
+            desk,
             options,
             ApiKeys::new(keys),
             Some(Arc::new(Registry::in_memory().unwrap())),
@@ -102,6 +108,13 @@ async fn modules_are_put_listed_and_deleted() {
     assert_eq!(status, 400);
     assert!(message(&answer).contains("not WebAssembly"), "{answer}");
     assert_eq!(server.get("modules/mine").await.0, 404);
+
+    let large = Request::put("/admin/v1/modules/mine")
+        .header("x-api-key", KEY)
+        .header("content-length", (128 << 20) + 1);
+    let (status, answer) = server.send(large.body(Body::empty()).unwrap()).await;
+    assert_eq!(status, 413, "{answer}");
+    assert_eq!(answer["error"]["code"], "module_too_large");
 
     let (status, put) = server.ask("PUT", "modules/mine", graph).await;
     assert_eq!(status, 200, "{put}");

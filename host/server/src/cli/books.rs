@@ -1,4 +1,4 @@
-//! What tenants use, from a running server into its registry.
+//! What tenants use, from a running server into its registry, and what other processes changed there, from it.
 
 use crate::http::AppState;
 use crate::model::ModuleStore;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
 
-/// How often samplers' time is charged.
+/// How often samplers' time is charged, and looked whether another process changed the file.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How often counters are written.
@@ -18,7 +18,7 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// CPU time of samplers that choose tokens, by tenant, as of the last look.
 type Seen = HashMap<Arc<str>, Duration>;
 
-/// The task that charges and writes what tenants used.
+/// The task that charges and writes what tenants used, and takes over what others wrote.
 pub(super) struct Books {
     registry: Arc<Registry>,
     state: AppState,
@@ -32,9 +32,12 @@ impl Books {
         state: &AppState,
         modules: &Arc<ModuleStore>,
     ) -> Self {
-        let work = keep(Arc::clone(&registry), state.clone(), Arc::clone(modules));
+        let keeping = keep(Arc::clone(&registry), state.clone(), Arc::clone(modules));
+        let following = follow(Arc::clone(&registry), Arc::clone(modules));
         Self {
-            task: tokio::spawn(work),
+            task: tokio::spawn(async move {
+                tokio::join!(keeping, following);
+            }),
             registry,
             state: state.clone(),
         }
@@ -72,6 +75,36 @@ async fn keep(registry: Arc<Registry>, state: AppState, modules: Arc<ModuleStore
         if done.await.is_err() {
             tracing::error!("the counters of tenants were not written");
         }
+    }
+}
+
+/// Takes over what other processes wrote, for ever, and collects what is left of tenants that are gone. Says once what stands
+/// against it.
+async fn follow(registry: Arc<Registry>, modules: Arc<ModuleStore>) {
+    let mut told = None;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let (registry, modules) = (Arc::clone(&registry), Arc::clone(&modules));
+        let looked = tokio::task::spawn_blocking(move || {
+            let looked = registry.refresh();
+            modules.forget_gone();
+            looked
+        });
+        // A panic there ends nothing here.
+        let Ok(looked) = looked.await else {
+            continue;
+        };
+        match looked {
+            Ok(true) => tracing::info!("tenants were changed by another process"),
+            Ok(false) => {}
+            Err(error) if told == Some(error.label()) => continue,
+            Err(error) => {
+                tracing::error!(%error, "changes of tenants are not seen");
+                told = Some(error.label());
+                continue;
+            }
+        }
+        told = None;
     }
 }
 

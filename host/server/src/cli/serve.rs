@@ -1,8 +1,9 @@
 //! `guesthouse serve`.
 
 use super::books::Books;
+use super::oci::OciOptions;
 use super::options::ModelOptions;
-use super::state::{StateFile, follow};
+use super::state::StateFile;
 use super::tls::TlsOptions;
 use crate::admin::{self, Admin};
 use crate::http::{
@@ -89,6 +90,8 @@ pub(super) struct Serve {
     otlp_traces_endpoint: Option<String>,
     #[command(flatten)]
     tls: TlsOptions,
+    #[command(flatten)]
+    oci: OciOptions,
     #[command(flatten)]
     state: StateFile,
 }
@@ -198,15 +201,13 @@ impl Serve {
             log_bodies: self.enable_log_requests.then_some(self.max_log_len),
             ..HttpConfig::default()
         };
-        let desk = ModuleDesk::new(Arc::clone(modules));
-        let state = AppState::new(vec![Arc::clone(&model)], config.clone()).with_modules(desk);
+        let desk = ModuleDesk::fetching(Arc::clone(modules), self.oci.registries()?);
+        let state =
+            AppState::new(vec![Arc::clone(&model)], config.clone()).with_modules(desk.clone());
         let books = tenants
             .clone()
             .map(|registry| Books::open(registry, &state, modules));
-        let following = tenants.clone().map(|tenants| tokio::spawn(follow(tenants)));
-        let admin = self
-            .admin(modules, &loaded, &state, config, tenants)
-            .await?;
+        let admin = self.admin(desk, &loaded, &state, config, tenants).await?;
         drop(loaded);
         tracing::info!(model = %model.id, max_model_len = model.max_model_len, "serving on {}://{}", scheme(tls.as_ref()), listener.local_addr()?);
         drop(model);
@@ -215,8 +216,8 @@ impl Serve {
             () = signals(2) => None,
         };
         // Nothing is loaded any more.
-        for task in admin.into_iter().chain(following) {
-            task.abort();
+        if let Some(admin) = admin {
+            admin.abort();
         }
         for model in state.served() {
             model.engine.shutdown(Drain::No);
@@ -266,7 +267,7 @@ impl Serve {
     /// Starts the admin API where there is a key for it.
     async fn admin(
         &self,
-        modules: &Arc<ModuleStore>,
+        desk: ModuleDesk,
         loaded: &LoadedModel,
         state: &AppState,
         config: HttpConfig,
@@ -277,7 +278,7 @@ impl Serve {
             return Ok(None);
         }
         let base = self.model.options();
-        let admin = Admin::new(state.clone(), Arc::clone(modules), base, keys, tenants);
+        let admin = Admin::new(state.clone(), desk, base, keys, tenants);
         admin.announce(self.model.name(), loaded);
         let routes = admin::router(admin);
         let serving = match &self.admin_listen {

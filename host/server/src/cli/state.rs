@@ -1,14 +1,9 @@
 //! The file of tenants.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use guesthouse_tenants::{Registry, TenantsError};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// How often a server looks whether another process changed the file.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Where tenants are kept.
 #[derive(Debug, Args)]
@@ -32,8 +27,23 @@ impl StateFile {
     }
 
     /// Opens the file, and makes it where there is none.
-    pub(super) fn open(&self) -> Result<Registry> {
+    pub(super) fn open_or_make(&self) -> Result<Registry> {
         Ok(Registry::open(&self.path()?)?)
+    }
+
+    /// Opens the file. One that was named must be there: an empty one in its place has no keys, and would let all come in.
+    pub(super) fn open(&self) -> Result<Registry> {
+        if let Some(path) = &self.state
+            && path.try_exists().is_ok_and(|is| !is)
+        {
+            let path = path.display();
+            bail!(
+                "there is no file of tenants at {path}, where --state or GUESTHOUSE_STATE has it: give the file's place if it was \
+                 moved; a new one is made by `guesthouse tenant add ID --state {path}`, or `guesthouse tenant init --state \
+                 {path}` for one without tenants"
+            );
+        }
+        self.open_or_make()
     }
 
     /// Likewise. Where nobody named a file, and there is none and none can be made, there are no tenants; a file that is
@@ -60,26 +70,5 @@ impl StateFile {
     }
 }
 
-/// Takes over what other processes write, for ever. Says once what stands against it.
-pub(super) async fn follow(tenants: Arc<Registry>) {
-    let mut told = None;
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let registry = Arc::clone(&tenants);
-        // A panic there ends nothing here.
-        let Ok(looked) = tokio::task::spawn_blocking(move || registry.refresh()).await else {
-            continue;
-        };
-        match looked {
-            Ok(true) => tracing::info!("tenants were changed by another process"),
-            Ok(false) => {}
-            Err(error) if told == Some(error.label()) => continue,
-            Err(error) => {
-                tracing::error!(%error, "changes of tenants are not seen");
-                told = Some(error.label());
-                continue;
-            }
-        }
-        told = None;
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
+    /// Make the file of tenants, with none in it. A server on it asks for keys.
+    Init(Init),
     /// Add a tenant. Prints its key, this once.
     Add(Add),
     /// List tenants, their keys' names and their limits.
@@ -24,6 +26,12 @@ pub(super) enum TenantCommand {
     Remove(Remove),
     /// Change what a tenant may do; what is not mentioned stays.
     Set(Set),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Init {
+    #[command(flatten)]
+    file: StateFile,
 }
 
 #[derive(Debug, Args)]
@@ -93,9 +101,10 @@ impl TenantCommand {
     /// Only what programs read goes to `out`.
     fn write(self, out: &mut impl Write) -> Result<()> {
         match self {
+            Self::Init(Init { file }) => Ok(file.open_or_make()?.require_keys()?),
             Self::Add(Add { id, policy, file }) => {
                 let policy = policy.on(&Policy::default())?;
-                let (tenant, key) = file.open()?.add(&id.0, &policy)?;
+                let (tenant, key) = file.open_or_make()?.add(&id.0, &policy)?;
                 eprintln!("added tenant {}; its key is not shown again", tenant.id);
                 print_key(out, &key, &tenant.id)
             }

@@ -25,6 +25,11 @@ impl FromStr for ModuleRef {
 
     /// What has a slash or ends in `.wasm` is a file.
     fn from_str(text: &str) -> Result<Self, ModuleError> {
+        if text.starts_with(crate::oci::SCHEME) {
+            return Err(ModuleError::Remote {
+                found: text.to_owned(),
+            });
+        }
         let is_file = text.contains('/')
             || Path::new(text)
                 .extension()

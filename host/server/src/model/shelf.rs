@@ -7,11 +7,12 @@
 use crate::model::store::ModuleError;
 use guesthouse_component::{CodeDigest, CodeDigests, ModuleDigest};
 use guesthouse_tenants::{CodeRecord, ModuleVersion, NewModule, Registry, Sha256Digest};
+use std::collections::HashMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Retired versions that are kept of each name.
 const HISTORY: u32 = 10;
@@ -24,6 +25,36 @@ const WATCHED: &str = "watched.json";
 pub(super) struct Shelf {
     pub(super) registry: Arc<Registry>,
     folder: PathBuf,
+    /// How many are placing each module: its file is needed although the index may not name it yet. Locked while files are
+    /// removed.
+    in_hand: Mutex<HashMap<ModuleDigest, usize>>,
+}
+
+/// Keeps a module's file while it is being placed.
+pub(super) struct InHand<'a> {
+    shelf: &'a Shelf,
+    digest: ModuleDigest,
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        let mut all = self.shelf.in_hand();
+        if let Some(count) = all.get_mut(&self.digest) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.digest);
+            }
+        }
+    }
+}
+
+/// Whether all was removed that nothing needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Swept {
+    /// All.
+    All,
+    /// Something was being placed, or could not be looked up or removed.
+    Part,
 }
 
 /// Digests of compiled code, in the registry, of one tenant.
@@ -84,7 +115,21 @@ impl Shelf {
         Ok(Self {
             registry,
             folder: folder.to_owned(),
+            in_hand: Mutex::default(),
         })
+    }
+
+    fn in_hand(&self) -> std::sync::MutexGuard<'_, HashMap<ModuleDigest, usize>> {
+        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until the value is dropped nobody removes this module's file.
+    pub(super) fn take(&self, digest: ModuleDigest) -> InHand<'_> {
+        *self.in_hand().entry(digest).or_default() += 1;
+        InHand {
+            shelf: self,
+            digest,
+        }
     }
 
     pub(super) fn records(&self, tenant: u64) -> Records<'_> {
@@ -151,7 +196,7 @@ impl Shelf {
         Ok(bytes)
     }
 
-    /// A version serves from now on. Returns modules that nothing needs any more.
+    /// A version serves from now on. Returns modules that the index names no more in its place.
     pub(super) fn place(
         &self,
         tenant: u64,
@@ -161,55 +206,67 @@ impl Shelf {
         self.prune(tenant, &module.name)
     }
 
-    /// Forgets what is beyond the history of a name. Returns modules that nothing needs any more.
+    /// Forgets what is beyond the history of a name. Returns those modules.
     pub(super) fn prune(&self, tenant: u64, name: &str) -> Result<Vec<ModuleDigest>, ModuleError> {
-        let mut unneeded = Vec::new();
-        for gone in self.registry.prune_history(tenant, name, HISTORY)? {
-            let digest = ModuleDigest(gone.digest.0);
-            if !self.registry.needs_module(gone.digest)? {
-                self.forget(digest);
-                unneeded.push(digest);
+        let gone = self.registry.prune_history(tenant, name, HISTORY)?;
+        Ok(gone
+            .iter()
+            .map(|gone| ModuleDigest(gone.digest.0))
+            .collect())
+    }
+
+    /// Removes a module's file, and before it what `code` removes, unless someone needs them.
+    pub(super) fn collect(&self, digest: ModuleDigest, code: impl FnOnce(&ModuleDigest)) -> Swept {
+        let in_hand = self.in_hand();
+        if in_hand.contains_key(&digest) {
+            return Swept::Part;
+        }
+        match self.registry.needs_module(Sha256Digest(digest.0)) {
+            Ok(true) => return Swept::All,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a module that nothing may need stays");
+                return Swept::Part;
             }
         }
-        Ok(unneeded)
-    }
-
-    /// Removes the file of a module that was not taken, if nothing else needs it; whether it did.
-    pub(super) fn drop_unneeded(&self, digest: ModuleDigest) -> bool {
-        let needed = self.registry.needs_module(Sha256Digest(digest.0));
-        let unneeded = matches!(needed, Ok(false));
-        if unneeded {
-            self.forget(digest);
-        }
-        unneeded
-    }
-
-    fn forget(&self, digest: ModuleDigest) {
+        code(&digest);
         let path = self.path(digest);
-        if let Err(error) = fs::remove_file(&path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(file = %path.display(), %error, "a module's file is not removed");
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(file = %path.display(), %error, "a module's file is not removed");
+                Swept::Part
+            }
+            _ => Swept::All,
         }
     }
 
-    /// Removes files that no version names: of writers that were killed, and of tenants that are gone.
-    pub(super) fn sweep(&self) -> std::io::Result<()> {
+    /// Removes files of modules that no version names, and before each what `code` removes.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub(super) fn sweep(&self, code: impl Fn(&ModuleDigest)) -> std::io::Result<Swept> {
+        let mut swept = Swept::All;
         for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let digest = name.strip_suffix(".wasm").and_then(ModuleDigest::parse);
-            let unneeded = match digest {
-                Some(digest) => {
-                    matches!(
-                        self.registry.needs_module(Sha256Digest(digest.0)),
-                        Ok(false)
-                    )
-                }
-                None => name.starts_with('.'),
-            };
-            if unneeded {
-                fs::remove_file(&path)?;
+            let name = entry?.file_name();
+            let digest = name.to_str().and_then(|name| name.strip_suffix(".wasm"));
+            if let Some(digest) = digest.and_then(ModuleDigest::parse)
+                && self.collect(digest, &code) == Swept::Part
+            {
+                swept = Swept::Part;
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Removes temporary files, which are of writers that were killed: nobody writes yet.
+    ///
+    /// # Errors
+    /// When the folder cannot be read, or a file not removed.
+    pub(super) fn sweep_temporary(&self) -> std::io::Result<()> {
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with('.') {
+                fs::remove_file(entry.path())?;
             }
         }
         Ok(())

@@ -1,26 +1,32 @@
 //! Modules by name: built in, from a watched folder, or uploaded. They are replaced while models use them.
 //!
 //! - `placing`: how a module gets its name, loses it, and gets an earlier version back;
-//! - `compilations`: how many each tenant may have.
+//! - `compilations`: how many each tenant may have;
+//! - `chosen`: which one a model uses.
 
+mod chosen;
 mod compilations;
+mod error;
 mod placing;
+
+pub use chosen::Chosen;
+pub use error::ModuleError;
 
 use crate::model::check::Checked;
 use crate::model::shelf::Shelf;
 use compilations::Compilations;
 use guesthouse_component::{
-    CallContext, ComponentError, Module, ModuleDigest, Origin, Recorder, Role, RowDraw, Runtime,
-    SamplerThreads, ThreadsConfig, builtin,
+    CallContext, Module, ModuleDigest, Origin, Recorder, Role, RowDraw, Runtime, SamplerThreads,
+    ThreadsConfig, builtin,
 };
 use guesthouse_device::sample::draw_row;
-use guesthouse_tenants::{Registry, Tenant, TenantId, TenantsError};
+use guesthouse_tenants::{Registry, Tenant, TenantId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest name, characters.
 const NAME: usize = 64;
@@ -57,82 +63,6 @@ impl fmt::Display for ModuleName {
     }
 }
 
-/// Why a module was not taken. What had its name before stays.
-#[derive(Debug, thiserror::Error)]
-pub enum ModuleError {
-    /// The name is outside the grammar.
-    #[error("{found:?} is not a name for a module: expected 1 to 64 of a-z, 0-9 and '-'")]
-    Name {
-        /// As written.
-        found: String,
-    },
-    /// It is no guest, or does not load.
-    #[error(transparent)]
-    Component(#[from] ComponentError),
-    /// It loads, and fails when it is called as a server would.
-    #[error("the module '{name}' fails its check: {what}")]
-    Check {
-        /// Which.
-        name: String,
-        /// What it did.
-        what: String,
-    },
-    /// The folder of modules cannot be used, or a file of it is not what it was.
-    #[error("{}: {what}", path.display())]
-    Folder {
-        /// Folder or file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
-    /// The index cannot be read or written, or does not know the version.
-    #[error(transparent)]
-    Index(#[from] TenantsError),
-    /// Tenants bring chat and sampler modules alone.
-    #[error("'{name}' is a {role} module; tenants may bring chat and sampler modules")]
-    ForbiddenRole {
-        /// Which.
-        name: ModuleName,
-        /// What it is.
-        role: Role,
-    },
-    /// The tenant's modules take too much room.
-    #[error(
-        "with this module, this tenant's modules and their compiled code take {found} bytes on disk, its limit `module_bytes` is {limit}; delete others first"
-    )]
-    Quota {
-        /// Bytes that they would take.
-        found: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// The tenant had too many modules compiled.
-    #[error(
-        "this tenant had {limit} modules compiled within an hour, its limit `compilations_per_hour`"
-    )]
-    Compilations {
-        /// The limit.
-        limit: u32,
-        /// Until the next is taken.
-        retry_after: Duration,
-    },
-    /// There are no versions here.
-    #[error("this server keeps no versions of modules, as it has no data folder")]
-    NoVersions,
-    /// Models use the name for another role.
-    #[error(
-        "'{name}' is a {live} module, and the new one is a {found} module; take another name, or delete the old one first"
-    )]
-    Role {
-        /// Which.
-        name: ModuleName,
-        /// Of the one that serves.
-        live: Role,
-        /// Of the new one.
-        found: Role,
-    },
-}
-
 /// Where a module came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Provenance {
@@ -140,8 +70,31 @@ pub enum Provenance {
     BuiltIn,
     /// A file of the watched folder.
     File(PathBuf),
-    /// The admin API.
+    /// An API.
     Upload,
+    /// A registry: the reference, with `oci://`.
+    Oci(String),
+}
+
+impl Provenance {
+    /// What an index says of it.
+    fn from_index(source: &str) -> Self {
+        if source.starts_with(crate::oci::SCHEME) {
+            return Self::Oci(source.to_owned());
+        }
+        Self::Upload
+    }
+}
+
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn => f.write_str("built-in"),
+            Self::File(path) => path.display().fmt(f),
+            Self::Upload => f.write_str("upload"),
+            Self::Oci(reference) => f.write_str(reference),
+        }
+    }
 }
 
 /// Whose modules.
@@ -189,6 +142,25 @@ pub struct Version {
     pub since: u64,
     /// Whether it serves now.
     pub live: bool,
+    /// Where it came from, in words.
+    pub source: String,
+}
+
+/// A tenant's module that served when the server last ran, and does no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableModule {
+    /// `chat` or `sampler`.
+    pub role: String,
+    /// Of its bytes.
+    pub digest: ModuleDigest,
+    /// Its length.
+    pub bytes: u64,
+    /// Since when it served, Unix seconds.
+    pub since: u64,
+    /// Where it came from.
+    pub provenance: Provenance,
+    /// What is wrong with it, for its tenant.
+    pub what: String,
 }
 
 /// A module that serves under a name.
@@ -233,6 +205,8 @@ pub struct ModuleStore {
     samplers: SamplerThreads,
     /// By tenant, then name.
     live: RwLock<BTreeMap<(u64, ModuleName), LiveModule>>,
+    /// Likewise; of those that are not live.
+    unusable: RwLock<BTreeMap<(u64, ModuleName), UnusableModule>>,
     /// Where they outlive the process.
     shelf: Option<Shelf>,
     compilations: Compilations,
@@ -242,6 +216,8 @@ pub struct ModuleStore {
     records: Option<Records>,
     /// Held, for each owner, while a module is loaded, checked and put in place: later calls win.
     placing: Mutex<HashMap<u64, Arc<Mutex<()>>>>,
+    /// Tenants whose modules may be kept.
+    tenants: Mutex<BTreeSet<u64>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -304,12 +280,14 @@ impl ModuleStore {
             runtime,
             samplers: SamplerThreads::new(ThreadsConfig::new(draw)),
             live: RwLock::default(),
+            unusable: RwLock::default(),
             rejected: Mutex::default(),
             shelf,
             compilations: Compilations::default(),
             built_in: Mutex::default(),
             records,
             placing: Mutex::default(),
+            tenants: Mutex::default(),
         })
     }
 
@@ -351,12 +329,12 @@ impl ModuleStore {
         self.put_for(&ModuleOwner::Server, name, bytes, provenance)
     }
 
-    /// Takes a server's name away; see [`ModuleStore::remove_for`].
-    pub fn remove(&self, name: &ModuleName) -> Option<LiveModule> {
+    /// Takes a server's name away, if it has it; see [`ModuleStore::remove_for`].
+    pub fn remove(&self, name: &ModuleName) -> bool {
         let removed = self.remove_for(&ModuleOwner::Server, name);
         removed.unwrap_or_else(|error| {
             tracing::error!(%name, %error, "a module is not removed");
-            None
+            false
         })
     }
 
@@ -383,6 +361,16 @@ impl ModuleStore {
     pub fn live_of(&self, owner: &ModuleOwner) -> Vec<(ModuleName, LiveModule)> {
         let number = owner.number();
         let all = self.read();
+        let own = all.iter().filter(|((of, _), _)| *of == number);
+        own.map(|((_, name), module)| (name.clone(), module.clone()))
+            .collect()
+    }
+
+    /// An owner's modules that cannot be used, by name.
+    #[must_use]
+    pub fn unusable_of(&self, owner: &ModuleOwner) -> Vec<(ModuleName, UnusableModule)> {
+        let number = owner.number();
+        let all = self.unusable.read().unwrap_or_else(PoisonError::into_inner);
         let own = all.iter().filter(|((of, _), _)| *of == number);
         own.map(|((_, name), module)| (name.clone(), module.clone()))
             .collect()
@@ -429,7 +417,7 @@ impl ModuleStore {
     /// Likewise for a tenant: its own module of the name and role, else the server's, else the built-in one.
     ///
     /// # Errors
-    /// When a built-in module does not load.
+    /// When its own cannot be used, or a built-in module does not load.
     pub fn named_for(
         &self,
         tenant: &Tenant,
@@ -438,10 +426,22 @@ impl ModuleStore {
     ) -> Result<Option<Arc<Module>>, ModuleError> {
         if tenant.number != SERVER
             && let Ok(own) = ModuleName::parse(name)
-            && let Some(found) = self.read().get(&(tenant.number, own))
-            && found.module.role() == role
         {
-            return Ok(Some(Arc::clone(&found.module)));
+            let key = (tenant.number, own);
+            let live = self.read().get(&key).map(|live| Arc::clone(&live.module));
+            if let Some(found) = live.filter(|module| module.role() == role) {
+                return Ok(Some(found));
+            }
+            let unusable = self.unusable.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = unusable.get(&key)
+                && found.role == role.to_string()
+            {
+                return Err(ModuleError::Unusable {
+                    name: key.1,
+                    role,
+                    what: found.what.clone(),
+                });
+            }
         }
         self.named(role, name)
     }
@@ -544,55 +544,6 @@ fn mentions(bytes: &[u8], name: &str) -> bool {
         && bytes
             .windows(name.len())
             .any(|part| part == name.as_bytes())
-}
-
-/// The module that a model uses for a role: always the newest one of a name, or a fixed one.
-pub struct Chosen {
-    role: Role,
-    /// Store and name to follow.
-    follows: Option<(Arc<ModuleStore>, String)>,
-    last: RwLock<Arc<Module>>,
-}
-
-impl Chosen {
-    /// Follows what `name` means in `store`; starts with `module`.
-    pub(super) fn following(
-        store: &Arc<ModuleStore>,
-        name: &str,
-        module: Arc<Module>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            role: module.role(),
-            follows: Some((Arc::clone(store), name.to_owned())),
-            last: RwLock::new(module),
-        })
-    }
-
-    /// Never another one.
-    pub(super) fn fixed(module: Arc<Module>) -> Arc<Self> {
-        Arc::new(Self {
-            role: module.role(),
-            follows: None,
-            last: RwLock::new(module),
-        })
-    }
-
-    /// The module for the next request. One whose name was removed goes on.
-    #[must_use]
-    pub fn current(&self) -> Arc<Module> {
-        let last = Arc::clone(&self.last.read().unwrap_or_else(PoisonError::into_inner));
-        let Some((store, name)) = &self.follows else {
-            return last;
-        };
-        match store.named(self.role, name) {
-            Ok(Some(newest)) if !Arc::ptr_eq(&newest, &last) => {
-                let mut place = self.last.write().unwrap_or_else(PoisonError::into_inner);
-                *place = Arc::clone(&newest);
-                newest
-            }
-            _ => last,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Modules as JSON.
 
 use crate::model::ModuleStore;
-use crate::model::store::{LiveModule, ModuleName, ModuleOwner, Provenance, Version};
+use crate::model::store::{LiveModule, ModuleName, ModuleOwner, UnusableModule, Version};
 use guesthouse_component::{ModuleDigest, builtin};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ pub struct ModuleCard {
     digest: String,
     /// Its length.
     bytes: usize,
-    /// `built-in`, `upload`, or the file's path.
+    /// `built-in`, `upload`, the file's path, or the reference in a registry (`oci://…`).
     source: String,
     /// When it began to serve, Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,6 +31,9 @@ pub struct ModuleCard {
     /// What its check found.
     #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<String>,
+    /// Why it cannot be used; requests that need it fail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unusable: Option<String>,
 }
 
 /// Modules.
@@ -65,6 +68,8 @@ pub struct VersionCard {
     since: u64,
     /// Whether it serves now.
     live: bool,
+    /// `upload`, the file's path, or the reference in a registry (`oci://…`).
+    source: String,
 }
 
 /// The versions of a module, newest first.
@@ -103,15 +108,28 @@ pub(super) fn card(name: &ModuleName, live: LiveModule) -> ModuleCard {
         role: live.module.role().to_string(),
         digest: format!("sha256:{}", live.module.digest()),
         bytes: live.bytes,
-        source: match live.provenance {
-            Provenance::BuiltIn => "built-in".to_owned(),
-            Provenance::Upload => "upload".to_owned(),
-            Provenance::File(path) => path.display().to_string(),
-        },
+        source: live.provenance.to_string(),
         since: Some(live.since),
         imports: Some(live.module.imports().to_vec()),
         builds: live.checked.builds,
         check: Some(live.checked.summary),
+        unusable: None,
+    }
+}
+
+pub(super) fn unusable(name: &ModuleName, module: UnusableModule) -> ModuleCard {
+    ModuleCard {
+        name: name.to_string(),
+        object: "module",
+        role: module.role,
+        digest: format!("sha256:{}", module.digest),
+        bytes: usize::try_from(module.bytes).unwrap_or(usize::MAX),
+        source: module.provenance.to_string(),
+        since: Some(module.since),
+        imports: None,
+        builds: Vec::new(),
+        check: None,
+        unusable: Some(module.what),
     }
 }
 
@@ -128,12 +146,15 @@ fn built_in(guest: &builtin::Builtin) -> ModuleCard {
         imports: None,
         builds: Vec::new(),
         check: None,
+        unusable: None,
     }
 }
 
 pub(super) fn list(store: &ModuleStore, owner: &ModuleOwner) -> ModuleList {
     let live = store.live_of(owner).into_iter();
     let mut data: Vec<_> = live.map(|(name, live)| card(&name, live)).collect();
+    let unusable = store.unusable_of(owner).into_iter();
+    data.extend(unusable.map(|(name, module)| self::unusable(&name, module)));
     let rejected = (*owner == ModuleOwner::Server).then(|| {
         data.extend(builtin::ALL.iter().map(built_in));
         let rejected = store.rejected().into_iter().map(|r| Rejected {
@@ -158,6 +179,7 @@ pub(super) fn history(name: &ModuleName, versions: Vec<Version>) -> ModuleHistor
         bytes: version.bytes,
         since: version.since,
         live: version.live,
+        source: version.source,
     });
     ModuleHistory {
         name: name.to_string(),

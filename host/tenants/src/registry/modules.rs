@@ -32,6 +32,10 @@ pub struct ModuleVersion {
     pub since: u64,
     /// Whether it serves now.
     pub state: ModuleState,
+    /// Where it came from, in words.
+    pub source: String,
+    /// The server, by whatever names it, whose check it passed last; empty where that is not known.
+    pub checked: String,
 }
 
 /// A version to be.
@@ -47,6 +51,10 @@ pub struct NewModule {
     pub bytes: u64,
     /// Unix seconds.
     pub since: u64,
+    /// Where it came from, in words.
+    pub source: String,
+    /// The server whose check it passed.
+    pub checked: String,
 }
 
 /// What the compiled code of a module must be.
@@ -58,7 +66,7 @@ pub struct CodeRecord {
     pub bytes: u64,
 }
 
-const COLUMNS: &str = "name, version, role, digest, bytes, since, state";
+const COLUMNS: &str = "name, version, role, digest, bytes, since, state, source, checked";
 
 fn version(row: &Row<'_>) -> rusqlite::Result<ModuleVersion> {
     let state: String = row.get(6)?;
@@ -73,6 +81,8 @@ fn version(row: &Row<'_>) -> rusqlite::Result<ModuleVersion> {
             "live" => ModuleState::Live,
             _ => ModuleState::Retired,
         },
+        source: row.get(7)?,
+        checked: row.get(8)?,
     })
 }
 
@@ -118,14 +128,17 @@ fn check_tenant(write: &Write<'_>, tenant: u64) -> Result<(), TenantsError> {
     Err(TenantsError::Gone { number: tenant })
 }
 
-/// The live version stays if it is the same already.
+/// The live version stays if it is the same already; its last check is then this one.
 fn place(
     write: &Write<'_>,
     tenant: u64,
     module: &NewModule,
 ) -> Result<ModuleVersion, TenantsError> {
     let old = write.sql(|tx| live(tx, tenant, &module.name))?;
-    if let Some(old) = old.filter(|old| old.digest == module.digest && old.role == module.role) {
+    let same = |old: &ModuleVersion| old.digest == module.digest && old.role == module.role;
+    if let Some(mut old) = old.filter(same) {
+        old.checked.clone_from(&module.checked);
+        note_check(write, tenant, module.digest, &module.checked)?;
         return Ok(old);
     }
     retire(write, tenant, &module.name)?;
@@ -137,7 +150,8 @@ fn place(
             |row| row.get(0),
         )?;
         tx.execute(
-            "INSERT INTO modules VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, 'live')",
+            "INSERT INTO modules(tenant, name, version, role, digest, bytes, since, state, source, checked)
+             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, 'live', ?8, ?9)",
             params![
                 number_to_db(tenant),
                 module.name,
@@ -146,6 +160,8 @@ fn place(
                 module.digest.0,
                 to_db(module.bytes),
                 to_db(module.since),
+                module.source,
+                module.checked,
             ],
         )?;
         Ok(number)
@@ -158,10 +174,40 @@ fn place(
         bytes: module.bytes,
         since: module.since,
         state: ModuleState::Live,
+        source: module.source.clone(),
+        checked: module.checked.clone(),
     })
 }
 
+fn note_check(
+    write: &Write<'_>,
+    tenant: u64,
+    digest: Sha256Digest,
+    by: &str,
+) -> Result<(), TenantsError> {
+    write.sql(|tx| {
+        tx.execute(
+            "UPDATE modules SET checked = ?3 WHERE tenant = ?1 AND digest = ?2 AND checked != ?3",
+            params![number_to_db(tenant), digest.0, by],
+        )
+    })?;
+    Ok(())
+}
+
 impl Registry {
+    /// Notes that a tenant's module passed the check of the server that `by` names.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn note_check(
+        &self,
+        tenant: u64,
+        digest: Sha256Digest,
+        by: &str,
+    ) -> Result<(), TenantsError> {
+        self.write_aside(|write| note_check(write, tenant, digest, by))
+    }
+
     /// Makes a version live in place of what had its name; changes nothing if it is live already.
     ///
     /// # Errors
@@ -227,6 +273,8 @@ impl Registry {
                 digest,
                 bytes: old.bytes,
                 since,
+                source: old.source,
+                checked: old.checked,
             };
             place(write, tenant, &again)
         })

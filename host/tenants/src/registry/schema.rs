@@ -9,7 +9,7 @@ const APPLICATION: i64 = 0x6775_6573;
 
 /// Each leads from the schema of its index to the next; never changed once released. A field of `Policy` that older
 /// releases do not know needs one too (an empty one does): they would refuse its rows one by one.
-const MIGRATIONS: &[&str] = &[V1];
+const MIGRATIONS: &[&str] = &[V1, V2];
 
 /// Times are Unix seconds. Number 0 is nobody's: requests without a key, and the server's own modules.
 const V1: &str = "
@@ -77,6 +77,12 @@ CREATE TABLE usage(
   guest_ms INTEGER NOT NULL,
   PRIMARY KEY(tenant, day)
 ) STRICT, WITHOUT ROWID;
+";
+
+/// Where a module came from, and what checked it last.
+const V2: &str = "
+ALTER TABLE modules ADD COLUMN source TEXT NOT NULL DEFAULT 'upload';
+ALTER TABLE modules ADD COLUMN checked TEXT NOT NULL DEFAULT '';
 ";
 
 /// Schemas up to this one are known.

@@ -137,3 +137,18 @@ fn nonsense_is_refused_and_changes_nothing() {
     }
     assert_eq!(place.list(), before);
 }
+
+#[test]
+fn only_making_commands_make_the_file() {
+    let place = place();
+    for line in ["list", "rotate a", "remove a", "set a --weight 2"] {
+        let error = place.run(line).unwrap_err().to_string();
+        assert!(error.contains("no file of tenants"), "{line}: {error}");
+    }
+    assert!(!place.state.exists());
+    assert_eq!(place.run("init").unwrap(), "");
+    assert!(place.registry().requires_key());
+    let key = place.run("add acme").unwrap();
+    assert_eq!(place.run("init").unwrap(), "");
+    assert!(place.registry().authenticate(key.trim_end()).is_some());
+}

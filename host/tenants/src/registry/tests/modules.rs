@@ -12,6 +12,8 @@ fn module(name: &str, byte: u8, bytes: u64) -> NewModule {
         digest: digest(byte),
         bytes,
         since: 1_000 + u64::from(byte),
+        source: format!("oci://r/m@{byte}"),
+        checked: "first".to_owned(),
     }
 }
 
@@ -142,4 +144,54 @@ fn all_of_a_removed_tenant_goes() {
     assert_eq!(error.label(), "tenant-gone");
     let error = registry.set_code_digest(1, digest(1), "e", code);
     assert_eq!(error.unwrap_err().label(), "tenant-gone");
+}
+
+#[test]
+fn checks_and_sources_are_kept() {
+    let registry = Registry::in_memory().unwrap();
+    add(&registry, "a");
+    add(&registry, "b");
+    for tenant in [1, 2] {
+        registry.place_module(tenant, &module("m", 1, 5)).unwrap();
+    }
+    registry.place_module(1, &module("m", 2, 5)).unwrap();
+    registry.note_check(1, digest(1), "second").unwrap();
+    let told = |tenant| {
+        let history = registry.history(tenant, "m").unwrap();
+        let one = |v: ModuleVersion| (v.source, v.checked);
+        history.into_iter().map(one).collect::<Vec<_>>()
+    };
+    let pair = |n: u8, by: &str| (format!("oci://r/m@{n}"), by.to_owned());
+    assert_eq!(told(1), [pair(2, "first"), pair(1, "second")]);
+    assert_eq!(told(2), [pair(1, "first")]);
+    // The same once more was checked once more; what is rolled back was not.
+    let again = NewModule {
+        checked: "third".to_owned(),
+        ..module("m", 2, 5)
+    };
+    registry.place_module(1, &again).unwrap();
+    assert_eq!(told(1)[0], pair(2, "third"));
+    registry.roll_back(1, "m", digest(1), 9).unwrap();
+    assert_eq!(told(1)[0], pair(1, "second"));
+}
+
+#[test]
+fn modules_of_the_first_schema_are_uploads_of_unknown_checks() {
+    let place = place();
+    let registry = Registry::open(&place.path).unwrap();
+    registry.place_module(0, &module("m", 1, 5)).unwrap();
+    drop(registry);
+    let old = rusqlite::Connection::open(&place.path).unwrap();
+    old.execute_batch(
+        "ALTER TABLE modules DROP COLUMN source; ALTER TABLE modules DROP COLUMN checked; PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(old);
+    let registry = Registry::open(&place.path).unwrap();
+    let found = registry.modules(0).unwrap().remove(0);
+    assert_eq!(
+        (found.source.as_str(), found.checked.as_str()),
+        ("upload", "")
+    );
+    assert_eq!(found.digest, digest(1));
 }

@@ -31,6 +31,25 @@ impl Data {
         modules().keeping(registry, &self.modules()).unwrap()
     }
 
+    /// Likewise, with a folder of its own for compiled code.
+    fn store_with_code(&self) -> Arc<ModuleStore> {
+        let config = guesthouse_component::RuntimeConfig {
+            cache_dir: Some(self.folder.path().join("code")),
+            ..guesthouse_component::RuntimeConfig::default()
+        };
+        let runtime = guesthouse_component::Runtime::new(config).unwrap();
+        let registry = Arc::clone(&self.registry);
+        let store = ModuleStore::new(runtime);
+        store.keeping(registry, &self.modules()).unwrap()
+    }
+
+    /// Whether there is compiled code of a module.
+    fn has_code(&self, digest: ModuleDigest) -> bool {
+        let code = fs::read_dir(self.folder.path().join("code")).unwrap();
+        let mut names = code.map(|entry| entry.unwrap().file_name());
+        names.any(|name| name.to_string_lossy().starts_with(&digest.to_string()))
+    }
+
     fn tenant(&self, id: &str, quotas: Quotas) -> ModuleOwner {
         let policy = Policy {
             uploads: true,
@@ -140,8 +159,8 @@ fn versions_outlive_the_process() {
     let unknown = store.roll_back(&a, &mine, ModuleDigest::of(b"never"));
     assert!(matches!(unknown, Err(ModuleError::Index(_))), "{unknown:?}");
 
-    assert!(store.remove_for(&a, &mine).unwrap().is_some());
-    assert!(store.remove_for(&a, &mine).unwrap().is_none());
+    assert!(store.remove_for(&a, &mine).unwrap());
+    assert!(!store.remove_for(&a, &mine).unwrap());
     let gone = data.store();
     assert!(gone.get_for(&a, &mine).is_none());
     gone.roll_back(&a, &mine, third).unwrap();
@@ -270,4 +289,133 @@ fn ten_earlier_versions_are_kept() {
     let numbers: Vec<_> = history.iter().map(|v| v.number).collect();
     assert_eq!(numbers, (3..=13).rev().collect::<Vec<_>>());
     assert_eq!(data.files().len(), 11);
+}
+
+#[test]
+fn what_a_tenant_leaves_is_collected() {
+    let data = Data::new();
+    let (a, b) = (
+        data.tenant("a", Quotas::default()),
+        data.tenant("b", Quotas::default()),
+    );
+    let store = data.store_with_code();
+    let own = put(&store, &a, "mine", &sampler(1)).module.digest();
+    put(&store, &a, "mine", &sampler(2));
+    let shared = put(&store, &a, "shared", &sampler(3)).module.digest();
+    put(&store, &b, "other", &sampler(3));
+    assert_eq!(data.files().len(), 3);
+    assert!(data.has_code(own) && data.has_code(shared));
+
+    store.forget_gone();
+    assert_eq!(data.files().len(), 3, "nobody went");
+    data.registry.remove(&who(&a).id).unwrap();
+    // Brought by someone else at this moment.
+    let second = ModuleDigest::of(&sampler(2));
+    let shelf = store.shelf.as_ref().unwrap();
+    let in_hand = shelf.take(second);
+    store.forget_gone();
+    let mut left = data.files();
+    left.sort();
+    let mut expected = [second, shared].map(|digest| format!("{digest}.wasm"));
+    expected.sort();
+    assert_eq!(left, expected);
+    drop(in_hand);
+    store.forget_gone();
+    assert_eq!(data.files(), [format!("{shared}.wasm")]);
+    assert!(store.live_of(&a).is_empty());
+    assert_eq!(store.live_of(&b).len(), 1);
+    assert!(!data.has_code(own) && data.has_code(shared));
+
+    // Or at the next start, where it went while no server ran.
+    let c = data.tenant("c", Quotas::default());
+    put(&store, &c, "mine", &sampler(1));
+    data.registry.remove(&who(&c).id).unwrap();
+    assert!(data.files().len() == 2 && data.has_code(own));
+    data.store_with_code();
+    assert_eq!(data.files(), [format!("{shared}.wasm")]);
+    assert!(!data.has_code(own) && data.has_code(shared));
+}
+
+#[test]
+fn two_that_bring_the_same_do_not_take_it_from_each_other() {
+    let data = Data::new();
+    let store = data.store();
+    let small = Quotas {
+        module_bytes: Some(1),
+        ..Quotas::default()
+    };
+    let small = data.tenant("small", small);
+    let digest = ModuleDigest::of(&sampler(1));
+    let shelf = store.shelf.as_ref().unwrap();
+    // Another owner has written it, and not yet its name.
+    let in_hand = shelf.take(digest);
+    shelf.keep(digest, &sampler(1)).unwrap();
+    let refused = store.put_for(&small, &name("mine"), &sampler(1), Provenance::Upload);
+    assert!(
+        matches!(refused, Err(ModuleError::Quota { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(data.files().len(), 1);
+    drop(in_hand);
+}
+
+#[test]
+fn modules_are_checked_again_by_another_server() {
+    let data = Data::new();
+    let (a, b) = (
+        data.tenant("a", Quotas::default()),
+        data.tenant("b", Quotas::default()),
+    );
+    let store = data.store();
+    let mine = put(&store, &a, "mine", &sampler(1)).module.digest();
+    put(&store, &b, "mine", &sampler(1));
+    put(&store, &ModuleOwner::Server, "mine", &sampler(2));
+    drop(store);
+    // From now on it cannot pass: its instance has no memory.
+    let policy = Policy {
+        quotas: Quotas {
+            guest_memory_bytes: Some(1),
+            ..Quotas::default()
+        },
+        ..Policy::default()
+    };
+    data.registry.set_policy(&who(&a).id, &policy).unwrap();
+    let store = data.store();
+    assert_eq!(digest_for(&store, &a, "mine"), mine, "not checked again");
+    drop(store);
+
+    let checked = |tenant: &ModuleOwner| {
+        let live = data.registry.modules(tenant.number()).unwrap();
+        live[0].checked.clone()
+    };
+    let this = checked(&a);
+    for tenant in [&a, &b] {
+        let digest = Sha256Digest(mine.0);
+        let number = tenant.number();
+        data.registry.note_check(number, digest, "older").unwrap();
+    }
+    let store = data.store();
+    let error = store
+        .named_for(who(&a), Role::Sampler, "mine")
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("'mine' cannot be used"), "{error}");
+    assert!(error.contains("limits"), "{error}");
+    let unusable = store.unusable_of(&a);
+    assert_eq!(unusable[0].0, name("mine"));
+    assert_eq!(unusable[0].1.digest, mine);
+    assert!(store.get_for(&a, &name("mine")).is_none());
+    assert_eq!(store.rejected().len(), 1);
+    // Nobody else notices.
+    assert_eq!(digest_for(&store, &b, "mine"), mine);
+    assert_eq!((checked(&a), checked(&b)), ("older".to_owned(), this));
+    assert!(store.named(Role::Sampler, "mine").unwrap().is_some());
+
+    // Taken away, the name means the server's again.
+    assert!(store.remove_for(&a, &name("mine")).unwrap());
+    assert!(store.unusable_of(&a).is_empty());
+    assert_eq!(
+        digest_for(&store, &a, "mine"),
+        ModuleDigest::of(&sampler(2))
+    );
 }
