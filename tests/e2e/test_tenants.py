@@ -129,3 +129,16 @@ def test_what_tenants_used_is_kept(house):
         return json.dumps(days.json())
 
     house.server.until(lambda: re.search(r'"output_tokens": [1-9]', used()), seconds=20)
+
+
+def test_a_state_file_that_is_missing_opens_no_server(tmp_path):
+    state = str(tmp_path / "state.db")
+    serve = [BINARY, "serve", MODEL, "--port", "0", "--state", state]
+    refused = subprocess.run(serve, capture_output=True, text=True, timeout=60)
+    assert refused.returncode != 0
+    assert state in refused.stderr and "tenant init" in refused.stderr, refused.stderr
+    assert not list(tmp_path.iterdir())
+    assert tenant(state, "init") == ""
+    server = Server("--state", state)
+    assert server.http.get("/v1/models").status_code == 401
+    assert server.stop() == 0
