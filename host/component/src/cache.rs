@@ -69,7 +69,7 @@ pub(crate) enum Fresh {
     Code(Vec<u8>),
 }
 
-/// Age from which a temporary file is one that its writer left behind.
+/// Age from which a temporary file is one that its writer left behind, also where another process has its number.
 const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 
 /// A folder of compiled modules.
@@ -199,9 +199,9 @@ impl Cache {
     fn read_verified(&self, module: &ModuleDigest, digests: &dyn CodeDigests) -> Option<Vec<u8>> {
         let digest = digests.get(module, &self.engine)?;
         let path = self.path(module);
-        // What has another length is not read.
-        let length = fs::metadata(&path).ok()?.len();
-        if length == digest.bytes {
+        // What is no file or has another length is not read.
+        let found = fs::metadata(&path).ok()?;
+        if found.is_file() && found.len() == digest.bytes {
             let code = fs::read(&path).ok()?;
             if Sha256::digest(&code)[..] == digest.sha256 {
                 return Some(code);
@@ -227,14 +227,26 @@ impl Cache {
             .truncate(true)
             .mode(0o600)
             .open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        written
+            .and_then(|()| fs::rename(&temporary, path))
+            .inspect_err(|_| {
+                // The disk may be full; what is there of it helps nobody.
+                drop(fs::remove_file(&temporary));
+            })
     }
 }
 
 fn sum_path(path: &Path) -> PathBuf {
     path.with_extension("sha256")
+}
+
+/// Whether the process that writes a temporary file is gone. Its name ends with the numbers of process and thread.
+fn is_orphan(name: &str) -> bool {
+    let process = name.rsplit('.').nth(1).and_then(|n| n.parse::<u32>().ok());
+    process.is_some_and(|id| {
+        Path::new("/proc/self").exists() && !Path::new("/proc").join(id.to_string()).exists()
+    })
 }
 
 /// Removes what writers that were killed left behind.
@@ -249,7 +261,9 @@ fn clean(folder: &Path) {
         };
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with('.') && name.contains(".cwasm.") && old() == Some(true) {
+        let temporary =
+            name.starts_with('.') && (name.contains(".cwasm.") || name.contains(".sha256."));
+        if temporary && (is_orphan(&name) || old() == Some(true)) {
             // Another process may have done it meanwhile.
             drop(fs::remove_file(entry.path()));
         }

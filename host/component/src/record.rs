@@ -56,13 +56,21 @@ impl Recorder {
     /// # Errors
     /// When the file exists or cannot be written.
     pub fn create(path: &Path, runtime: &Runtime, context: &CallContext) -> io::Result<Self> {
-        let file = File::options().write(true).create_new(true).open(path)?;
+        let file = File::options().write(true).create_new(true).open(path);
+        let file = file.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
         let recorder = Self::to(To::File(BufWriter::new(file)));
         recorder.inner().line(&header(runtime, context));
         let broken = recorder.broken();
         match broken {
             None => Ok(recorder),
-            Some(reason) => Err(io::Error::other(reason)),
+            Some(reason) => {
+                drop(recorder);
+                // It holds nothing.
+                drop(std::fs::remove_file(path));
+                Err(io::Error::other(format!("{}: {reason}", path.display())))
+            }
         }
     }
 

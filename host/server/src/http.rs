@@ -22,6 +22,7 @@ mod error;
 mod format;
 mod grammar;
 mod guest_time;
+mod idle;
 mod ids;
 mod job;
 mod limits;

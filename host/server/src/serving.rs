@@ -219,7 +219,7 @@ pub trait Guests: Send + Sync {
     /// Begins a request that generates, whose calls are recorded if the administrator wants that. May write a file.
     ///
     /// # Errors
-    /// When the record cannot be written.
+    /// When its guests are not to be had. A record that cannot be written is told in the log.
     fn scope(&self, now: u64, tenant: &Arc<Tenant>) -> Result<RequestScope, GuestError>;
 
     /// A chat store for one request.

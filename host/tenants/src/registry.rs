@@ -30,7 +30,7 @@ use snapshot::Snapshot;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a write waits for other processes.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
@@ -150,12 +150,21 @@ impl Registry {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The store for a write that waits for other processes no longer than the busy timeout, its wait for earlier ones
+    /// included: many writes at a locked file fail together, not one after the other.
+    fn store_for_writing(&self) -> Result<MutexGuard<'_, Store>, TenantsError> {
+        let asked = Instant::now();
+        let store = self.store();
+        store.wait_for_others(asked.elapsed())?;
+        Ok(store)
+    }
+
     /// Does all of `work` or nothing, and lets requests see it once it is on the disk.
     fn write<T>(
         &self,
         work: impl FnOnce(&Write<'_>) -> Result<T, TenantsError>,
     ) -> Result<T, TenantsError> {
-        let mut store = self.store();
+        let mut store = self.store_for_writing()?;
         let (value, snapshot) = store.transaction(|write| {
             let value = work(write)?;
             Ok((value, snapshot::read(write)?))
@@ -170,7 +179,7 @@ impl Registry {
         &self,
         work: impl FnOnce(&Write<'_>) -> Result<T, TenantsError>,
     ) -> Result<T, TenantsError> {
-        self.store().transaction(work)
+        self.store_for_writing()?.transaction(work)
     }
 
     fn read<T>(

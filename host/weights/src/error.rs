@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// A file could not be opened, mapped or inspected.
+    /// A file could not be opened, read or inspected.
     #[error("cannot read {path}: {source}; check that the file exists and is readable", path = path.display())]
     Io {
         /// The file.
@@ -62,13 +62,13 @@ pub enum WeightsError {
         /// What to do.
         hint: String,
     },
-    /// A file became shorter than its mapping.
-    #[error("{path} shrank while it was being read: {mapped} bytes were mapped, {now} are left; do not change model files while they load, then load again", path = path.display())]
+    /// A file became shorter while it was read.
+    #[error("{path} shrank while it was being read: it had {before} bytes, {now} are left; do not change model files while they load, then load again", path = path.display())]
     Shrank {
         /// The file.
         path: PathBuf,
-        /// Its length when it was mapped.
-        mapped: u64,
+        /// Its length when it was opened.
+        before: u64,
         /// Its length now.
         now: u64,
     },

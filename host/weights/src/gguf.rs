@@ -12,16 +12,16 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::WeightsError;
-use crate::map::Mapping;
+use crate::file::{Head, WeightsFile};
 
 use cursor::Cursor;
 pub use metadata::{Array, Metadata, Value};
 pub use tensors::GgufTensor;
 
-/// A mapped GGUF file whose header, metadata and tensor table have been checked in full.
+/// An open GGUF file whose header, metadata and tensor table have been checked in full.
 #[derive(Debug)]
 pub struct Gguf {
-    mapping: Mapping,
+    file: WeightsFile,
     version: u32,
     metadata: Metadata,
     tensors: Vec<GgufTensor>,
@@ -33,18 +33,18 @@ const MAGIC: [u8; 4] = *b"GGUF";
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
 
 impl Gguf {
-    /// Maps and checks a file.
+    /// Opens and checks a file.
     ///
     /// # Errors
     /// [`WeightsError::Malformed`] for damaged or hostile files; [`WeightsError::Unsupported`] for other versions,
     /// big-endian and split files, and tensor types that have no [`crate::Scheme`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
-        let mapping = Mapping::open(path.as_ref())?;
-        let (version, metadata, tensors) = parse(mapping.path(), mapping.all()?)?;
+        let file = WeightsFile::open(path.as_ref())?;
+        let (version, metadata, tensors) = file.parse_head(|head| parse(file.path(), head))?;
         let by_name = tensors.iter().enumerate();
         let by_name = by_name.map(|(i, t)| (t.name.clone(), i)).collect();
         Ok(Self {
-            mapping,
+            file,
             version,
             metadata,
             tensors,
@@ -55,7 +55,7 @@ impl Gguf {
     /// The file.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.mapping.path()
+        self.file.path()
     }
 
     /// Version of the format, 2 or 3.
@@ -86,13 +86,25 @@ impl Gguf {
     ///
     /// # Errors
     /// [`WeightsError::Shrank`] when the file has become shorter.
-    pub fn bytes(&self, tensor: &GgufTensor) -> Result<&[u8], WeightsError> {
-        self.mapping.bytes(tensor.range.clone())
+    pub fn bytes(&self, tensor: &GgufTensor) -> Result<Vec<u8>, WeightsError> {
+        self.file.bytes(tensor.range.clone())
+    }
+
+    /// The bytes of one of `count` equal parts of a tensor.
+    fn part(
+        &self,
+        tensor: &GgufTensor,
+        index: usize,
+        count: usize,
+    ) -> Result<Vec<u8>, WeightsError> {
+        let len = tensor.range.len() / count;
+        let start = tensor.range.start + index * len;
+        self.file.bytes(start..start + len)
     }
 }
 
-fn parse(path: &Path, file: &[u8]) -> Result<(u32, Metadata, Vec<GgufTensor>), WeightsError> {
-    let mut cursor = Cursor::new(path, file);
+fn parse(path: &Path, head: Head<'_>) -> Result<(u32, Metadata, Vec<GgufTensor>), WeightsError> {
+    let mut cursor = Cursor::new(path, head);
     let magic = cursor.array::<4>("magic")?;
     if magic != MAGIC {
         return Err(cursor.malformed(format!(

@@ -19,7 +19,7 @@
 //! | [`gguf`] | GGUF files as they are |
 //! | [`gguf::hf`] | GGUF files as the Hugging Face checkpoint that they were made from |
 //! | [`dequant`] | the exact scalar reference for every block type |
-//! | `map` | file mappings, the crate's only `unsafe`, and what happens when a mapped file shrinks |
+//! | `file` | files, and what happens when one shrinks |
 //!
 //! ```
 //! use guesthouse_weights::{DType, MemorySource, TensorInfo, WeightSource, dequantize};
@@ -40,10 +40,10 @@
 mod dtype;
 mod dummy;
 mod error;
+mod file;
 pub mod gguf;
 mod json;
 mod legacy;
-mod map;
 mod memory;
 mod prefix;
 mod safetensors;

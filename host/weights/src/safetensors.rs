@@ -1,6 +1,6 @@
 //! Safetensors checkpoints: one file, or a folder with an index of shards.
 //!
-//! The format is <https://github.com/huggingface/safetensors#format>. Files are mapped, headers are checked in full
+//! The format is <https://github.com/huggingface/safetensors#format>. Headers are checked in full
 //! before anything is read, and pickled checkpoints are never opened.
 
 mod folder;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::map::Mapping;
+use crate::file::WeightsFile;
 use crate::{TensorInfo, WeightSource, WeightsError, legacy, prefix};
 
 /// A [`WeightSource`] over the tensors of one or more safetensors files.
@@ -27,7 +27,7 @@ use crate::{TensorInfo, WeightSource, WeightsError, legacy, prefix};
 #[derive(Debug)]
 pub struct Safetensors {
     path: PathBuf,
-    shards: Vec<Mapping>,
+    shards: Vec<WeightsFile>,
     tensors: BTreeMap<String, Stored>,
 }
 
@@ -74,12 +74,12 @@ impl Safetensors {
         }
     }
 
-    /// Maps a shard and returns its tensors.
-    fn map(&mut self, file: &Path) -> Result<Vec<(String, Stored)>, WeightsError> {
-        let mapping = Mapping::open(file)?;
-        let entries = header::parse(file, mapping.all()?)?;
+    /// Opens a shard and returns its tensors.
+    fn shard(&mut self, file: &Path) -> Result<Vec<(String, Stored)>, WeightsError> {
+        let opened = WeightsFile::open(file)?;
+        let entries = opened.parse_head(|head| header::parse(file, head))?;
         let shard = self.shards.len();
-        self.shards.push(mapping);
+        self.shards.push(opened);
         let stored = |e: header::Entry| {
             let (info, range) = (e.info, e.range);
             let scales = None;
@@ -97,7 +97,7 @@ impl Safetensors {
     }
 
     fn add_file(&mut self, file: &Path) -> Result<(), WeightsError> {
-        for (name, stored) in self.map(file)? {
+        for (name, stored) in self.shard(file)? {
             if let Some(earlier) = self.tensors.get(&name) {
                 let first = self.shards[earlier.shard].path().display();
                 let what = format!("tensor '{name}' is already in {first}");
@@ -118,7 +118,7 @@ impl Safetensors {
                     "it names the shard '{file}', which is not in the folder"
                 )));
             }
-            let mut stored: HashMap<String, Stored> = source.map(&path)?.into_iter().collect();
+            let mut stored: HashMap<String, Stored> = source.shard(&path)?.into_iter().collect();
             for name in names {
                 let tensor = stored.remove(name).ok_or_else(|| {
                     index.malformed(format!(
@@ -165,12 +165,12 @@ impl WeightSource for Safetensors {
         let part = |shard: usize, range: &Range<usize>| self.shards[shard].bytes(range.clone());
         let bytes = part(stored.shard, &stored.range)?;
         match &stored.scales {
-            None => Ok(Cow::Borrowed(bytes)),
+            None => Ok(Cow::Owned(bytes)),
             Some((shard, range)) => {
                 let scales = part(*shard, range)?;
                 Ok(Cow::Owned(match stored.info.scheme.plain() {
-                    Some(_) => fp8::expand(stored.info.cols(), bytes, scales)?,
-                    None => mxfp4::blocks(bytes, scales),
+                    Some(_) => fp8::expand(stored.info.cols(), &bytes, &scales)?,
+                    None => mxfp4::blocks(&bytes, &scales),
                 }))
             }
         }

@@ -75,8 +75,8 @@ pub trait WeightSource: Send + Sync {
         self.info(name).map(|_| name.to_owned())
     }
 
-    /// The tensor's bytes: borrowed from a file mapping where they need no change. Copy them out and drop the source
-    /// when loading is done: a file that shrinks is noticed here, but not while borrowed bytes are used.
+    /// The tensor's bytes, from its file every time: they take memory until the caller drops them. A file that shrank is an
+    /// error.
     ///
     /// # Errors
     /// When the tensor does not exist or its bytes can no longer be read.

@@ -55,6 +55,9 @@ pub(super) struct Serve {
     /// Longest time for running requests after a shutdown signal, seconds.
     #[arg(long, default_value_t = 120)]
     drain_timeout: u64,
+    /// Most connections at once; at that many, those that are idle for longest give way to new ones.
+    #[arg(long, default_value_t = HttpConfig::default().max_connections)]
+    max_connections: usize,
     /// Largest request body, bytes.
     #[arg(long, default_value_t = 8 << 20)]
     max_body_bytes: usize,
@@ -128,6 +131,14 @@ fn admin_address(text: &str) -> Result<AdminAddress, String> {
 impl Serve {
     pub(super) fn run(self) -> Result<()> {
         crate::process::keep_memory_private();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_stack_size(4 << 20)
+            .build()?;
+        {
+            let _within = runtime.enter();
+            crate::process::survive_file_limits();
+        }
         // Before the model, which may take minutes.
         let tls = self.tls.open()?;
         let endpoint = self.traces_endpoint()?;
@@ -149,10 +160,6 @@ impl Serve {
         if let Some(model) = Arc::get_mut(&mut loaded.served) {
             model.aliases = self.served_model_name.iter().skip(1).cloned().collect();
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .thread_stack_size(4 << 20)
-            .build()?;
         let ways = Ways { tls, endpoint };
         runtime.block_on(self.serve(&modules, loaded, tenants, ways))
     }
@@ -191,6 +198,7 @@ impl Serve {
             },
             drain_timeout: Duration::from_secs(self.drain_timeout),
             max_body_bytes: self.max_body_bytes,
+            max_connections: crate::process::allow_connections(self.max_connections),
             max_logprobs: self.max_logprobs,
             max_sequences: self.max_sequences,
             access_log: if self.disable_access_log {

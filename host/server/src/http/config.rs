@@ -28,7 +28,8 @@ pub struct HttpConfig {
     pub max_headers: usize,
     /// Most bytes of headers.
     pub max_header_bytes: usize,
-    /// Most connections; more wait in the listener's queue.
+    /// Most connections. At that many, those that are idle for longest give way to new ones; where none is idle, new ones
+    /// wait in the listener's queue.
     pub max_connections: usize,
     /// Longest time that running requests may take after shutdown began.
     pub drain_timeout: Duration,
@@ -67,7 +68,7 @@ impl Default for HttpConfig {
             write_timeout: Duration::from_secs(120),
             max_headers: 100,
             max_header_bytes: 64 << 10,
-            max_connections: 4096,
+            max_connections: 16_384,
             drain_timeout: Duration::from_secs(120),
             stuck_after: Duration::from_secs(60),
             keep_alive: Duration::from_secs(15),

@@ -1,5 +1,6 @@
 //! The listener: connections, their limits, and the end.
 
+use super::idle::{Idle, Seated};
 use super::listen::Listener;
 use super::stall::StallGuard;
 use super::{AppState, HttpConfig, router};
@@ -12,7 +13,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// How serving ended.
@@ -53,39 +54,56 @@ pub async fn serve_routes(
 ) -> io::Result<Served> {
     let service = TowerToHyperService::new(routes);
     let permits = Arc::new(Semaphore::new(config.max_connections));
+    let idle = Idle::default();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     // Dropping the sender ends connections that are still being opened.
     let (open, opening_ends) = watch::channel(());
     let builder = builder(config);
     tokio::pin!(shutdown);
+    // The one that waits for a place.
+    let mut newcomer = None;
     loop {
-        let next = async {
-            // The semaphore is never closed.
-            let permit = Arc::clone(&permits).acquire_owned().await.ok();
-            (permit, listener.accept().await)
-        };
-        let (permit, opening) = tokio::select! {
+        let permit = tokio::select! {
             () = &mut shutdown => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            (permit, accepted) = next => match accepted {
-                Ok(opening) => (permit, opening),
-                Err(error) => {
-                    refused(&error).await?;
-                    continue;
+            accepted = listener.accept(), if newcomer.is_none() => {
+                match accepted {
+                    Ok(opening) => newcomer = Some(opening),
+                    Err(error) => {
+                        idle.evict();
+                        refused(&error).await?;
+                    }
                 }
-            },
+                continue;
+            }
+            permit = place(&permits, &idle), if newcomer.is_some() => permit,
+        };
+        let Some(opening) = newcomer.take() else {
+            continue;
         };
         let (limit, write_timeout) = (config.header_timeout, config.write_timeout);
-        let (builder, service) = (builder.clone(), service.clone());
+        let builder = builder.clone();
         let (watcher, ends) = (graceful.watcher(), opening_ends.clone());
+        let seat = idle.enter();
+        let seated = Seated {
+            service: service.clone(),
+            seat: seat.clone(),
+        };
+        let served = async move {
+            let Some(stream) = opened(opening, limit, ends).await else {
+                return;
+            };
+            let io = TokioIo::new(StallGuard::new(stream, write_timeout));
+            let connection = watcher.watch(builder.serve_connection(io, seated));
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        };
         connections.spawn(async move {
-            if let Some(stream) = opened(opening, limit, ends).await {
-                let io = TokioIo::new(StallGuard::new(stream, write_timeout));
-                let connection = watcher.watch(builder.serve_connection(io, service));
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection ended early");
-                }
+            tokio::select! {
+                () = served => {}
+                () = seat.evicted() => tracing::debug!("an idle connection gave way"),
             }
             drop(permit);
         });
@@ -128,6 +146,24 @@ async fn opened<S>(
             }
         },
         _ = ends.changed() => None,
+    }
+}
+
+/// How long a connection that was asked to leave may take before the next one is asked.
+const LEAVING: Duration = Duration::from_millis(10);
+
+/// A connection's place among those that may be there at once. Where there is none, idle ones make room.
+async fn place(permits: &Arc<Semaphore>, idle: &Idle) -> Option<OwnedSemaphorePermit> {
+    if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+        return Some(permit);
+    }
+    loop {
+        idle.evict();
+        let permit = Arc::clone(permits).acquire_owned();
+        if let Ok(permit) = tokio::time::timeout(LEAVING, permit).await {
+            // The semaphore is never closed.
+            return permit.ok();
+        }
     }
 }
 

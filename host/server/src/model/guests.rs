@@ -95,9 +95,11 @@ impl ModelGuests {
 impl Guests for ModelGuests {
     fn scope(&self, now: u64, tenant: &Arc<Tenant>) -> Result<RequestScope, GuestError> {
         let record = self.store.record(&CallContext::new("", now));
-        let record = record.map_err(|error| {
-            GuestError::Failed(format!("the request cannot be recorded: {error}"))
-        })?;
+        // A full disk costs the record, not the request.
+        let record = record.unwrap_or_else(|error| {
+            tracing::error!(%error, "a request is not recorded");
+            None
+        });
         Ok(RequestScope {
             now,
             request: Arc::from(""),

@@ -183,6 +183,10 @@ impl Shelf {
             path: path.clone(),
             what,
         };
+        // A pipe would be waited for.
+        if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return Err(refuse("is not a file; bring the module again".to_owned()));
+        }
         let mut bytes = Vec::new();
         fs::File::open(&path)
             .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
 use crate::testing::Logs;
-use rustix::process::{dumpable_behavior, getrlimit};
+use rustix::process::dumpable_behavior;
 
 #[test]
 fn a_servers_memory_stays_its_own() {

@@ -10,6 +10,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What a write that waited long for its turn still waits for other processes.
+const LEAST_BUSY: Duration = Duration::from_millis(100);
+
 /// One connection.
 pub(super) struct Store {
     pub(super) connection: Connection,
@@ -147,6 +150,16 @@ impl Store {
             seen: 0,
             unwritten: super::usage::Unwritten::default(),
         })
+    }
+
+    /// How long the next write waits for other processes, after `waited`.
+    pub(super) fn wait_for_others(&self, waited: Duration) -> Result<(), TenantsError> {
+        let left = self.place.busy.saturating_sub(waited);
+        // Never so short that a passing lock is an error.
+        let least = LEAST_BUSY.min(self.place.busy);
+        self.connection
+            .busy_timeout(left.max(least))
+            .map_err(|error| self.place.error(&error))
     }
 
     fn check_contents(&self) -> Result<(), TenantsError> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::WeightsError;
+use crate::file::Head;
 
 /// The longest string that is accepted; chat templates, the longest real ones, are below 100 kB.
 const MAX_STRING: usize = 16 << 20;
@@ -10,18 +11,21 @@ const MAX_STRING: usize = 16 << 20;
 pub(super) struct Cursor<'a> {
     path: &'a Path,
     file: &'a [u8],
+    /// Bytes of the whole file, of which `file` may be the first part.
+    file_len: usize,
     at: usize,
     /// No read goes beyond this byte.
     end: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) const fn new(path: &'a Path, file: &'a [u8]) -> Self {
+    pub(super) const fn new(path: &'a Path, head: Head<'a>) -> Self {
         Self {
             path,
-            file,
+            file: head.bytes,
+            file_len: head.file_len,
             at: 0,
-            end: file.len(),
+            end: head.bytes.len(),
         }
     }
 
@@ -31,7 +35,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) const fn file_len(&self) -> usize {
-        self.file.len()
+        self.file_len
     }
 
     /// Bytes that may still be read.

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::file::Head;
 use crate::json::UniqueMap;
 use crate::{DType, TensorInfo, WeightsError};
 
@@ -47,12 +48,12 @@ pub(super) fn malformed(path: &Path, what: impl Into<String>) -> WeightsError {
 }
 
 /// Checks the whole header: tensors must tile the data exactly, in any order.
-pub(super) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Entry>, WeightsError> {
+pub(super) fn parse(path: &Path, head: Head<'_>) -> Result<Vec<Entry>, WeightsError> {
     let bad = |what: String| malformed(path, what);
-    let Some((length, rest)) = file.split_first_chunk::<8>() else {
+    let Some((length, rest)) = head.bytes.split_first_chunk::<8>() else {
         return Err(bad(format!(
             "expected a header length in its first 8 bytes, but it has {} bytes",
-            file.len()
+            head.file_len
         )));
     };
     let length = u64::from_le_bytes(*length);
@@ -61,16 +62,17 @@ pub(super) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Entry>, WeightsError
             "its header claims {length} bytes, the format allows {MAX_HEADER_BYTES}"
         )));
     }
-    let (json, data) = rest.split_at_checked(length as usize).ok_or_else(|| {
+    let (json, _) = rest.split_at_checked(length as usize).ok_or_else(|| {
         bad(format!(
             "its header claims {length} bytes, but only {} follow",
-            rest.len()
+            head.file_len - 8
         ))
     })?;
     let UniqueMap(items) = serde_json::from_slice::<UniqueMap<Item>>(json)
         .map_err(|e| bad(format!("its header is not the expected JSON object: {e}")))?;
 
     let data_start = 8 + json.len();
+    let data_len = head.file_len - data_start;
     let mut entries = Vec::with_capacity(items.len());
     for (name, item) in items {
         match item {
@@ -78,7 +80,7 @@ pub(super) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Entry>, WeightsError
             _ if name.contains(char::is_control) => {
                 return Err(bad(format!("tensor name {name:?} has control characters")));
             }
-            Item::Tensor(raw) => entries.push(entry(path, name, &raw, data.len(), data_start)?),
+            Item::Tensor(raw) => entries.push(entry(path, name, &raw, data_len, data_start)?),
             Item::Other(_) => {
                 return Err(bad(format!(
                     "tensor '{name}' needs dtype, shape and data_offsets"
@@ -86,7 +88,7 @@ pub(super) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Entry>, WeightsError
             }
         }
     }
-    check_tiling(path, &entries, data_start, file.len())?;
+    check_tiling(path, &entries, data_start, head.file_len)?;
     Ok(entries)
 }
 

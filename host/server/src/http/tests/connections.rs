@@ -208,17 +208,39 @@ async fn too_many_headers_are_refused() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_wait() {
-    let mut setup = Setup::saying(&["a<|im_end|>"]);
+    let (mut setup, gate) = Setup::gated(&["a<|im_end|>"]);
     setup.config.max_connections = 1;
     let server = setup.start();
     let listening = listen(&server).await;
     let mut first = request(listening.address, &json!({"prompt": "x"})).await;
-    read_until(&mut first, "\"usage\"").await;
+    until(|| server.stats().running == 1).await;
     let mut second = request(listening.address, &json!({"prompt": "x"})).await;
     let early = tokio::time::timeout(Duration::from_millis(100), second.read_u8()).await;
     assert!(early.is_err(), "the first still holds the place");
-    drop(first);
+    gate.open(1000);
+    read_until(&mut first, "\"usage\"").await;
+    // Its connection is idle now, and gives way.
     read_until(&mut second, "\"usage\"").await;
+    assert_eq!(read_to_end(&mut first).await, "");
+}
+
+#[tokio::test]
+async fn connections_that_were_idle_for_longest_give_way() {
+    let mut setup = Setup::saying(&["a<|im_end|>"]);
+    setup.config.max_connections = 2;
+    let server = setup.start();
+    let listening = listen(&server).await;
+    let mut silent = TcpStream::connect(listening.address).await.unwrap();
+    let mut half = TcpStream::connect(listening.address).await.unwrap();
+    half.write_all(b"GET /health HTTP/1.1\r\nhost:")
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        let mut next = request(listening.address, &json!({"prompt": "x"})).await;
+        read_until(&mut next, "\"usage\"").await;
+    }
+    assert_eq!(read_to_end(&mut silent).await, "");
+    assert_eq!(read_to_end(&mut half).await, "");
 }
 
 #[tokio::test]

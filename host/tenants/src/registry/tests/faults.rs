@@ -6,7 +6,7 @@ use super::{Place, add, id, opens, place};
 use crate::{Policy, TenantsError};
 use rusqlite::Connection;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A registry that does not wait for others.
 fn impatient(place: &Place) -> Registry {
@@ -53,6 +53,25 @@ fn a_locked_file_changes_nothing() {
     // Counters were kept.
     registry.add_usage(&[day]).unwrap();
     assert_eq!(registry.usage(1, 0).unwrap()[0].counted.requests, 4);
+}
+
+#[test]
+fn many_writes_at_a_locked_file_fail_together() {
+    let place = place();
+    let busy = Duration::from_secs(1);
+    let registry = Registry::with(Store::open(&place.path, busy).unwrap()).unwrap();
+    let other = Connection::open(&place.path).unwrap();
+    other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let asked = Instant::now();
+    std::thread::scope(|scope| {
+        let add = |n: u32| registry.add(&id(&format!("t{n}")), &Policy::default());
+        let writes: Vec<_> = (0..8).map(|n| scope.spawn(move || add(n))).collect();
+        for write in writes {
+            assert_eq!(write.join().unwrap().unwrap_err().label(), "state-locked");
+        }
+    });
+    // The first waits for all of the second, later ones for what is left of it: one after the other took 8 s.
+    assert!(asked.elapsed() < 5 * busy, "{:?}", asked.elapsed());
 }
 
 #[test]

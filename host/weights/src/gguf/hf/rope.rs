@@ -41,7 +41,7 @@ pub(super) fn factors(gguf: &Gguf) -> Result<Option<Factors>, WeightsError> {
         return Ok(Some(Factors::Other));
     }
     let mut values = vec![0.0; tensor.info.cols()];
-    dequantize(tensor.info.scheme, gguf.bytes(tensor)?, &mut values)?;
+    dequantize(tensor.info.scheme, &gguf.bytes(tensor)?, &mut values)?;
     if values.iter().all(|&v| v == 1.0) {
         return Ok(Some(Factors::Identity));
     }

@@ -314,23 +314,22 @@ impl WeightSource for GgufSource {
             .find(name)
             .ok_or_else(|| WeightsError::missing(name, self.gguf.path().display().to_string()))?;
         let stored = &self.gguf.tensors()[entry.tensor];
+        if let Undo::Part(Part { index, count }) = entry.undo {
+            return self.gguf.part(stored, index, count).map(Cow::Owned);
+        }
         let bytes = self.gguf.bytes(stored)?;
-        Ok(match entry.undo {
-            Undo::Nothing => Cow::Borrowed(bytes),
-            Undo::Deinterleave { rows } => Cow::Owned(deinterleave(bytes, stored, rows)),
-            Undo::SubtractOne(dtype) => Cow::Owned(subtract_one(dtype, bytes)),
-            Undo::Transpose => Cow::Owned(transpose(bytes, &stored.info)),
-            Undo::ByHead(fused) => Cow::Owned(by_head(bytes, fused)),
-            Undo::Part(Part { index, count }) => {
-                let len = bytes.len() / count;
-                Cow::Borrowed(&bytes[index * len..(index + 1) * len])
-            }
+        Ok(Cow::Owned(match entry.undo {
+            Undo::Nothing | Undo::Part(_) => bytes,
+            Undo::Deinterleave { rows } => deinterleave(&bytes, stored, rows),
+            Undo::SubtractOne(dtype) => subtract_one(dtype, &bytes),
+            Undo::Transpose => transpose(&bytes, &stored.info),
+            Undo::ByHead(fused) => by_head(&bytes, fused),
             Undo::Latents { values } => {
                 let values = &self.gguf.tensors()[values];
-                let values = (values, self.gguf.bytes(values)?);
-                Cow::Owned(expansion((stored, bytes), values)?)
+                let read = self.gguf.bytes(values)?;
+                expansion((stored, &bytes), (values, &read))?
             }
-        })
+        }))
     }
 }
 

@@ -128,7 +128,7 @@ impl Keys<'_> {
             )));
         }
         let mut values = vec![0.0; tensor.info.cols()];
-        dequantize(tensor.info.scheme, self.gguf.bytes(tensor)?, &mut values)?;
+        dequantize(tensor.info.scheme, &self.gguf.bytes(tensor)?, &mut values)?;
         Ok(Some(values))
     }
 
