@@ -144,6 +144,8 @@ class Server:
     """A `guesthouse serve` process on free ports, with an admin API."""
 
     def __init__(self, binary, model, state, *flags, environment=(), limits=(), wait=300):
+        if not pathlib.Path(state).exists():
+            subprocess.run([binary, "tenant", "init", "--state", state], check=True, capture_output=True)
         command = [str(binary), "serve", str(model), "--served-model-name", "m", "--port", "0", "--state", str(state), "--admin-key", ADMIN,
                    "--admin-listen", "127.0.0.1:0", "--kv-cache-memory-bytes", str(64 << 20), *map(str, flags)]
 

@@ -115,7 +115,7 @@ def limited(disk):
 def recorded(disk):
     """A server that records every request, on compiled code of the user's cache."""
     records = disk / "records"
-    with server_of(disk, "--record", records, environment={}) as server:
+    with server_of(disk, "--no-auth", "--record", records, environment={}) as server:
         works("a completion", server.complete())
         before = len(list(records.iterdir()))
         faults.check(before == 1, f"{before} requests were recorded")

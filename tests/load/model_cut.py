@@ -40,7 +40,7 @@ def answer(server):
 def serving(model, file):
     """Harms the file of a model that serves, in every way, under load."""
     whole = file.read_bytes()
-    server = common.Server(args.binary, model, place / f"state-{file.suffix}/state.db")
+    server = common.Server(args.binary, model, place / f"state-{file.suffix}/state.db", "--no-auth")
     expected, wrong, over = answer(server), [], threading.Event()
     faults.check(isinstance(expected, str), f"{file.name}: {expected}")
 
@@ -113,7 +113,7 @@ with common.folder() as place:
     gguf = common.tiny_gguf(place, model)
     serving(model, model / "model.safetensors")
     serving(gguf, gguf)
-    server = common.Server(args.binary, model, place / "state/state.db")
+    server = common.Server(args.binary, model, place / "state/state.db", "--no-auth")
     facts = {}
     # A large file gives more time to cut it: the starter model, where it was fetched before.
     starter = sorted((common.user_cache() / "models").glob("*.gguf"))
