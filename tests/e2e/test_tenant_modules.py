@@ -134,3 +134,23 @@ def test_modules_outlive_kill_9(world):
     assert world.a.http.post("/v1/chat/completions", json=HELLO).status_code >= 400
     assert world.a.http.post("/v1/modules/mine/rollback", json={"digest": digest(guest("chatml"))}).status_code == 200
     assert world.a.prompt_tokens() == chatml
+
+
+def test_a_module_that_cannot_be_used_says_so_and_nothing_takes_its_place(world):
+    before = world.b.prompt_tokens()
+    assert world.a.put("mine", guest("foreign")).status_code == 200
+    assert world.server.stop() == 0
+    (world.state.parent / "modules" / f"{digest(guest('foreign'))[7:]}.wasm").unlink()
+    world.start()
+    a = world.a
+    listed = a.http.get("/v1/modules").json()["data"]
+    assert [(m["name"], m["digest"], m["unusable"]) for m in listed] == [("mine", digest(guest("foreign")), "its file is missing or damaged")]
+    assert a.http.get("/v1/modules/mine").json() == listed[0]
+    refused = a.http.post("/v1/chat/completions", json=HELLO)
+    assert refused.status_code == 500
+    message = refused.json()["error"]["message"]
+    assert "chat module 'mine' cannot be used: its file is missing" in message and "/" not in message, message
+    assert world.b.prompt_tokens() == before
+    assert a.put("mine", guest("foreign")).status_code == 200
+    assert a.prompt_tokens() != before
+    assert "unusable" not in a.http.get("/v1/modules/mine").json()
