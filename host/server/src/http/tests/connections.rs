@@ -235,9 +235,11 @@ async fn connections_that_were_idle_for_longest_give_way() {
     half.write_all(b"GET /health HTTP/1.1\r\nhost:")
         .await
         .unwrap();
+    let mut kept = Vec::new();
     for _ in 0..3 {
         let mut next = request(listening.address, &json!({"prompt": "x"})).await;
         read_until(&mut next, "\"usage\"").await;
+        kept.push(next);
     }
     assert_eq!(read_to_end(&mut silent).await, "");
     assert_eq!(read_to_end(&mut half).await, "");
