@@ -11,6 +11,7 @@
 //! - [`Module`]: a checked, compiled, linked guest of one [`Role`]; `precheck`, `cache`.
 //! - [`Compiler`], [`compile_module`]: compiling in a child process with limits.
 //! - `slots`: places for guests, shared between tenants.
+//! - `tenant_threads`, `give_way`: where calls of tenants' own modules run: behind everything else;
 //! - `store`, `meter`, `ticker`, `guest_log`: what one store may use, and the clock of its deadlines.
 //! - [`GraphModule`], [`ChatModule`], [`SamplerModule`]: the three roles.
 //! - [`Stepping`], [`SamplerThreads`]: samplers that choose tokens themselves, and the threads they run on.
@@ -39,6 +40,7 @@ mod compiler;
 mod context;
 mod engine;
 mod error;
+mod give_way;
 mod graph;
 mod guest_log;
 mod limits;
@@ -51,6 +53,7 @@ mod runtime;
 mod sampling;
 mod slots;
 mod store;
+mod tenant_threads;
 mod threads;
 mod ticker;
 mod wasi;
@@ -69,4 +72,5 @@ pub use record::{
 };
 pub use runtime::Runtime;
 pub use sampling::{Grammar, ModelFacts, PlannedSampling, SamplerModule, Stepping, Verdict};
+pub use tenant_threads::TenantThreads;
 pub use threads::{LaneUsage, RowDraw, SamplerThreads, ThreadsConfig};

@@ -1,8 +1,8 @@
 //! Time used by one guest call.
 //!
 //! A call is charged the CPU time of the threads it runs on, so that a busy machine does not end an honest guest. The
-//! first tick arms the meter: calls shorter than a tick never pay for reading the CPU clock, longer ones are charged up
-//! to one tick too little.
+//! first tick arms the meter: a call's limits are looked at from the second on. Of synchronous calls the meter knows only what
+//! ticks see; whoever makes them charges them ([`Charge`]).
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 use crate::store::Account;
 
-/// Most nanoseconds that a call may have taken that no tick reached.
-const UNSEEN: u64 = 2_000_000;
 /// `slice` of a meter that no tick has reached.
 const UNARMED: u64 = u64::MAX;
 
@@ -24,8 +22,10 @@ pub(crate) struct Meter {
     base: Instant,
     /// Nanoseconds from `base` to the beginning of the call.
     began: AtomicU64,
-    /// CPU nanoseconds of finished slices (polls).
+    /// CPU nanoseconds of finished slices (polls), from the first tick on.
     spent: AtomicU64,
+    /// CPU nanoseconds of all polls of an asynchronous call.
+    polled: AtomicU64,
     /// The thread's CPU clock when the current slice began, or [`UNARMED`].
     slice: AtomicU64,
     /// The current poll ends because the deadline callback lets others run.
@@ -57,6 +57,7 @@ impl Meter {
             base: Instant::now(),
             began: AtomicU64::new(0),
             spent: AtomicU64::new(0),
+            polled: AtomicU64::new(0),
             slice: AtomicU64::new(UNARMED),
             yields: AtomicBool::new(false),
         }
@@ -70,6 +71,7 @@ impl Meter {
     pub(crate) fn begin(&self) {
         self.began.store(self.since_base(), Ordering::Relaxed);
         self.spent.store(0, Ordering::Relaxed);
+        self.polled.store(0, Ordering::Relaxed);
         self.slice.store(UNARMED, Ordering::Relaxed);
     }
 
@@ -89,27 +91,6 @@ impl Meter {
             cpu: Duration::from_nanos(cpu),
             wall: Duration::from_nanos(wall),
         })
-    }
-
-    /// The call is over. Its CPU time, or, of one that no tick reached, the time it took, at most two ticks.
-    pub(crate) fn end(&self) {
-        let slice = self.slice.load(Ordering::Relaxed);
-        let used = match slice {
-            UNARMED => {
-                let began = self.began.load(Ordering::Relaxed);
-                self.since_base().saturating_sub(began).min(UNSEEN)
-            }
-            _ => self.spent.load(Ordering::Relaxed) + thread_cpu().saturating_sub(slice),
-        };
-        self.account.charge(used);
-    }
-
-    /// Likewise, of a call whose last poll is over.
-    fn end_polled(&self) {
-        match self.slice.load(Ordering::Relaxed) {
-            UNARMED => self.end(),
-            _ => self.account.charge(self.spent.load(Ordering::Relaxed)),
-        }
     }
 
     /// The call is about to let others run.
@@ -144,10 +125,15 @@ pub(crate) async fn metered<T>(
     call: impl Future<Output = wasmtime::Result<T>>,
 ) -> wasmtime::Result<T> {
     let mut call = pin!(call);
-    let answer = poll_fn(|context| {
+    // Charged also when nobody waits for the answer any more.
+    let _bill = Bill(meter);
+    poll_fn(|context| {
+        let before = thread_cpu();
         meter.resume();
         let answer = call.as_mut().poll(context);
         meter.suspend();
+        let took = thread_cpu().saturating_sub(before);
+        meter.polled.fetch_add(took, Ordering::Relaxed);
         let yields = meter.yields.swap(false, Ordering::Relaxed);
         if answer.is_pending() && !yields {
             Poll::Ready(Err(wasmtime::Error::new(Waits)))
@@ -155,9 +141,38 @@ pub(crate) async fn metered<T>(
             answer
         }
     })
-    .await;
-    meter.end_polled();
-    answer
+    .await
+}
+
+/// Charges the polls of a call when dropped.
+struct Bill<'a>(&'a Meter);
+
+impl Drop for Bill<'_> {
+    fn drop(&mut self) {
+        let polled = self.0.polled.swap(0, Ordering::Relaxed);
+        self.0.account.charge(polled);
+    }
+}
+
+/// Charges an account the calling thread's CPU time until it is dropped.
+pub(crate) struct Charge {
+    account: Arc<Account>,
+    from: u64,
+}
+
+impl Charge {
+    pub(crate) fn begin(account: Arc<Account>) -> Self {
+        Self {
+            account,
+            from: thread_cpu(),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.charge(thread_cpu().saturating_sub(self.from));
+    }
 }
 
 #[cfg(test)]

@@ -34,8 +34,8 @@ impl fmt::Display for Role {
     }
 }
 
-/// Who brought a module. Decides how big it may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who brought a module. Decides how big it may be, and with what priority its calls run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// Part of this binary.
     Embedded,
@@ -106,6 +106,7 @@ pub struct Module {
     pub(crate) exports: Exports,
     digest: ModuleDigest,
     code: CodeSource,
+    origin: Origin,
     summary: Summary,
 }
 
@@ -160,6 +161,7 @@ impl Module {
             exports,
             digest,
             code,
+            origin,
             summary,
         })
     }
@@ -180,6 +182,12 @@ impl Module {
     #[must_use]
     pub fn role(&self) -> Role {
         self.summary.role
+    }
+
+    /// Who brought it.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Interfaces it imports, with versions.

@@ -1,6 +1,6 @@
 //! The engine with everything that guests share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use wasmtime::component::Component;
@@ -10,6 +10,7 @@ use crate::compiler::{Compiler, Gate, Job};
 use crate::linkers::Linkers;
 use crate::slots::Slots;
 use crate::store::Budget;
+use crate::tenant_threads::TenantThreads;
 use crate::ticker::Ticker;
 use crate::{ComponentError, Module, ModuleDigest, Origin, Role, RuntimeConfig, engine, precheck};
 
@@ -22,6 +23,8 @@ pub struct Runtime {
     pub(crate) config: RuntimeConfig,
     pub(crate) cache: Option<Cache>,
     compiling: Gate,
+    /// Started by the first call that needs them.
+    tenant_threads: OnceLock<Result<TenantThreads, String>>,
     pub(crate) graph: Slots,
     pub(crate) chat: Slots,
     pub(crate) sampler: Slots,
@@ -47,6 +50,7 @@ impl Runtime {
             budget: Arc::new(Budget::new(config.process_memory)),
             cache,
             compiling: Gate::default(),
+            tenant_threads: OnceLock::new(),
             graph: Slots::new(Role::Graph, config.pool.graph),
             chat: Slots::new(Role::Chat, config.pool.chat),
             sampler: Slots::new(Role::Sampler, config.pool.sampler),
@@ -105,8 +109,22 @@ impl Runtime {
         self.budget.account(tenant).used()
     }
 
-    /// CPU time that a tenant's guests used since the runtime began. Calls shorter than a tick count with the time they
-    /// took.
+    /// Where calls of modules that tenants brought belong.
+    ///
+    /// # Errors
+    /// [`ComponentError::Engine`] when there can be no threads.
+    pub fn tenant_threads(&self) -> Result<&TenantThreads, ComponentError> {
+        let threads = self.tenant_threads.get_or_init(|| {
+            TenantThreads::start()
+                .map_err(|error| format!("no threads for tenants' guests: {error}"))
+        });
+        threads.as_ref().map_err(|reason| ComponentError::Engine {
+            reason: reason.clone(),
+        })
+    }
+
+    /// CPU time that a tenant's guests used since the runtime began, graph guests aside: they are of no tenant. Calls under way
+    /// count when they end.
     #[must_use]
     pub fn guest_time(&self, tenant: &str) -> Duration {
         self.budget.account(tenant).time()

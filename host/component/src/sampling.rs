@@ -17,6 +17,7 @@ use crate::bindings::sampler::SamplerGuestPre;
 use crate::bindings::sampler::exports::guesthouse::sampling::plan as wit;
 use crate::bindings::step_sampler::StepSamplerGuestPre;
 use crate::bindings::step_sampler::exports::guesthouse::sampling::stepping as wit_stepping;
+use crate::meter::Charge;
 use crate::record::{Recording, encode};
 use crate::store::{self, AtTick, State, StoreSpec};
 use crate::{CallContext, ComponentError, Module};
@@ -144,6 +145,7 @@ impl SamplerModule {
     ) -> Result<PlannedSampling, ComponentError> {
         let runtime = &self.module.runtime;
         let tenant = Arc::clone(&context.tenant);
+        let _charge = Charge::begin(runtime.budget.account(&tenant));
         let _slot =
             runtime
                 .sampler
@@ -175,6 +177,7 @@ impl SamplerModule {
         context: CallContext,
     ) -> Result<(PlannedSampling, Option<Stepping>), ComponentError> {
         let runtime = &self.module.runtime;
+        let _charge = Charge::begin(runtime.budget.account(&context.tenant));
         let module = Arc::clone(&self.module);
         let vocab = facts.vocab_size;
         // A record holds one request's calls, from the store's first on.
@@ -236,7 +239,6 @@ impl SamplerModule {
             Ok((plan, stepping.transpose()?))
         };
         let loaded = load(&mut store);
-        store::end(&store);
         match loaded {
             Ok((plan, stepping)) => Ok(Live {
                 recording: {
@@ -292,7 +294,6 @@ impl SamplerModule {
             .plan
             .sampler()
             .call_create(&mut *store, request, &facts);
-        store::end(store);
         match created {
             Ok(answer) => {
                 answer.map_err(|error| guest_error(&self.module.name, "sampler.create", error))
@@ -311,7 +312,6 @@ impl SamplerModule {
         let store = &mut live.store;
         store::begin(store);
         let planned = live.plan.sampler().call_plan(&mut *store, sampler);
-        store::end(store);
         let plan = match planned {
             Ok(answer) => answer.map_err(|error| guest_error(name, "sampler.plan", error))?,
             Err(error) => return Err(store.data_mut().failure("sampler.plan", error)),

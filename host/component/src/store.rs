@@ -284,11 +284,6 @@ pub(crate) fn begin(store: &mut Store<State>) {
     }
 }
 
-/// The call that [`begin`] began is over: its time is the tenant's. Asynchronous calls do this themselves.
-pub(crate) fn end(store: &Store<State>) {
-    store.data().meter.end();
-}
-
 fn at_deadline(
     store: &StoreContextMut<'_, State>,
     at_tick: AtTick,

@@ -2,7 +2,7 @@
 //!
 //! Shared threads take calls of the cheapest modules first. A call that takes too long costs its thread its place: another
 //! takes over what waits, and the module is slow from then on. Slow modules have threads of their own, so they
-//! delay each other at most.
+//! delay each other at most. Long calls of modules that tenants brought, *foreign* ones, run at low priority and few at once.
 //!
 //! - `lane`: one module of one tenant: what its calls cost, and whether it is slow;
 //! - `pool`: what waits, and who serves;

@@ -1,7 +1,7 @@
 //! The HTTP server: routes, and the way of a request from body to events and back.
 //!
 //! - `config`, `listen`, `tls`, `server`, `stall`: the listener, its limits, graceful shutdown;
-//! - `access`, `pins`, `defaults`, `limits`, `guest_time`: tenants, their keys, what they may do, and how much;
+//! - `access`, `pins`, `defaults`, `limits`: tenants, their keys, what they may do, and how much;
 //! - `body`, `auth`, `error`: what stands before and after each route;
 //! - `request_id`, `trace`: each request's name, and what is told of it when it ended;
 //! - `prepare` turns a valid request into a [`Job`](job::Job); `running` submits it and hands out updates as they come;
@@ -21,7 +21,6 @@ mod embedding;
 mod error;
 mod format;
 mod grammar;
-mod guest_time;
 mod idle;
 mod ids;
 mod job;
@@ -44,6 +43,7 @@ mod trace;
 pub use access::{Access, ApiKeys, Directory};
 pub(crate) use auth::shown_key;
 pub use config::{CorsOrigins, HttpConfig};
+pub use limits::GuestClock;
 pub use listen::{Listener, PrivateSocket};
 pub use openapi::document as openapi_document;
 pub use routes::router;

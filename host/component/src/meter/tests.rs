@@ -65,3 +65,29 @@ fn waiting_is_ended() {
     .unwrap_err();
     assert!(error.to_string().contains("sleeps or polls"), "{error}");
 }
+
+#[test]
+fn time_is_charged_whether_or_not_anyone_waits_for_the_answer() {
+    let account = Arc::<Account>::default();
+    let meter = Meter::new(Arc::clone(&account));
+    meter.begin();
+    let endless = poll_fn(|context| {
+        burn(3_000_000);
+        meter.yields();
+        context.waker().wake_by_ref();
+        Poll::<wasmtime::Result<()>>::Pending
+    });
+    let mut call = Box::pin(metered(&meter, endless));
+    block_on(poll_fn(|context| {
+        assert!(call.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    }));
+    assert_eq!(account.time(), Duration::ZERO, "it is under way");
+    drop(call);
+    let polled = account.time();
+    assert!(polled >= Duration::from_millis(3));
+    let charge = Charge::begin(Arc::clone(&account));
+    burn(2_000_000);
+    drop(charge);
+    assert!(account.time() >= polled + Duration::from_millis(2));
+}

@@ -152,7 +152,6 @@ impl Running {
         let _ticking = module.runtime.ticker.enter();
         store::begin(store);
         let said = call.make(&self.guest, store, self.sampler);
-        store::end(store);
         said.map_err(|error| store.data_mut().failure(call.function(), error))
     }
 }

@@ -9,8 +9,8 @@ use super::call::{Call, Running, SELECT, STEP_LOGITS, Said};
 use super::shared::{Failure, Member};
 use super::wit_stepping as wit;
 use crate::record::{Recording, encode};
-use crate::store::LongCall;
-use crate::{ComponentError, Module};
+use crate::store::{Account, LongCall};
+use crate::{ComponentError, Module, Origin};
 
 /// One request's sampler, after its plan. Calls are synchronous: the thread's stack must have 2 MiB or more.
 ///
@@ -75,6 +75,16 @@ impl Stepping {
     /// Whose request it is.
     pub(crate) fn tenant(&self) -> Arc<str> {
         Arc::clone(&self.tenant)
+    }
+
+    /// What that tenant's guests use.
+    pub(crate) fn account(&self) -> Arc<Account> {
+        self.module.runtime.budget.account(&self.tenant)
+    }
+
+    /// Who brought its module.
+    pub(crate) fn origin(&self) -> Origin {
+        self.module.origin()
     }
 
     /// Has `hook` called, with the CPU time so far, once or more in each call that takes longer than a tick or two.

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::pool::Job;
+use crate::store::Account;
+use crate::{Origin, Stepping};
 
 /// Lanes kept for their counters when no request uses them.
 const LANES: usize = 4096;
@@ -33,6 +35,9 @@ pub struct LaneUsage {
 pub(super) struct Lane {
     tenant: Arc<str>,
     module: Arc<str>,
+    /// Its tenant's: who pays.
+    account: Arc<Account>,
+    origin: Origin,
     calls: AtomicU64,
     cpu: AtomicU64,
     /// Nanoseconds.
@@ -51,10 +56,12 @@ pub(super) struct Own {
 }
 
 impl Lane {
-    fn new(tenant: Arc<str>, module: Arc<str>, average: u64) -> Self {
+    fn new(stepping: &Stepping, average: u64) -> Self {
         Self {
-            tenant,
-            module,
+            tenant: stepping.tenant(),
+            module: stepping.module_name(),
+            account: stepping.account(),
+            origin: stepping.origin(),
             calls: AtomicU64::new(0),
             cpu: AtomicU64::new(0),
             average: AtomicU64::new(average),
@@ -65,6 +72,11 @@ impl Lane {
 
     pub(super) fn own(&self) -> MutexGuard<'_, Own> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody but a tenant vouches for the module.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.origin == Origin::Tenant
     }
 
     /// Expected nanoseconds of a call.
@@ -84,6 +96,7 @@ impl Lane {
     pub(super) fn charge(&self, cpu: u64, slow: u64) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.cpu.fetch_add(cpu, Ordering::Relaxed);
+        self.account.charge(cpu);
         let before = self.cost();
         // Several threads may charge at once; a lost update of an average does no harm.
         let average = before - (before >> AVERAGE_SHIFT) + (cpu >> AVERAGE_SHIFT);
@@ -107,7 +120,7 @@ impl Lane {
     }
 }
 
-type Key = (Arc<str>, Arc<str>);
+type Key = (Arc<str>, Arc<str>, Origin);
 
 /// All lanes, by tenant and module.
 pub(super) struct Lanes {
@@ -135,8 +148,9 @@ impl Lanes {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lane(&self, tenant: &Arc<str>, module: &Arc<str>) -> Arc<Lane> {
-        let key = (Arc::clone(tenant), Arc::clone(module));
+    /// The lane of a request's guest.
+    pub(super) fn lane(&self, stepping: &Stepping) -> Arc<Lane> {
+        let key = (stepping.tenant(), stepping.module_name(), stepping.origin());
         let mut all = self.all();
         if let Some(lane) = all.lanes.get(&key) {
             return Arc::clone(lane);
@@ -144,8 +158,7 @@ impl Lanes {
         if all.lanes.len() >= LANES {
             all.forget_unused();
         }
-        let lane = Lane::new(Arc::clone(tenant), Arc::clone(module), self.unknown);
-        let lane = Arc::new(lane);
+        let lane = Arc::new(Lane::new(stepping, self.unknown));
         all.lanes.insert(key, Arc::clone(&lane));
         lane
     }

@@ -10,6 +10,7 @@ use super::ThreadsConfig;
 use super::lane::{Lane, Lanes};
 use super::session::{On, Session, Work};
 use super::worker;
+use crate::give_way::most_at_once;
 
 /// One call, or the end of a guest.
 pub(super) struct Job {
@@ -59,6 +60,8 @@ pub(super) struct State {
     slow: VecDeque<Arc<Lane>>,
     /// Threads beside the shared ones: of slow lanes, and those caught in a long call.
     own: usize,
+    /// Slow lanes of foreign modules that have a thread: no more than [`Pool::most_foreign`].
+    foreign: usize,
     /// Of the idle shared threads: 1 if one was told to wake up and has not yet.
     waking: usize,
     /// Threads of slow lanes that have nothing to do.
@@ -70,6 +73,7 @@ pub(super) struct State {
 pub(super) struct Pool {
     pub(super) config: ThreadsConfig,
     pub(super) lanes: Lanes,
+    most_foreign: usize,
     state: Mutex<State>,
     /// Jobs that no thread has seen: whoever brings some does not wait for threads that take theirs.
     intake: Mutex<VecDeque<Box<Job>>>,
@@ -106,6 +110,7 @@ impl Pool {
         let unknown = nanoseconds(config.slow) / 2;
         Self {
             lanes: Lanes::new(unknown),
+            most_foreign: most_at_once(),
             config,
             state: Mutex::default(),
             intake: Mutex::default(),
@@ -262,6 +267,31 @@ impl Pool {
         room
     }
 
+    /// A shared thread that was caught is done with its call, and ends.
+    pub(super) fn replaced(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.own -= 1;
+        let waits = !state.shared.is_empty() || self.told.load(Ordering::SeqCst);
+        if waits && state.idle == 0 && state.serving < self.config.shared && !state.stop {
+            self.start_shared(&mut state);
+        }
+    }
+
+    /// A thread that served a slow lane of a foreign module ends.
+    pub(super) fn left_foreign(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.own -= 1;
+        state.foreign -= 1;
+        if state.slow.is_empty() || state.stop {
+            return;
+        }
+        if state.own_idle > 0 {
+            self.slow_work.notify_one();
+        } else if state.own < self.config.own && worker::start_own(self) {
+            state.own += 1;
+        }
+    }
+
     /// The next job of a shared thread, without waiting.
     pub(super) fn try_shared(self: &Arc<Self>) -> Option<Box<Job>> {
         let mut state = self.state();
@@ -312,7 +342,10 @@ impl Pool {
     pub(super) fn next_lane(&self) -> Option<Arc<Lane>> {
         let mut state = self.state();
         loop {
-            if let Some(lane) = state.slow.pop_front() {
+            let may = |lane: &Arc<Lane>| !lane.is_foreign() || state.foreign < self.most_foreign;
+            let next = state.slow.iter().position(may);
+            if let Some(lane) = next.and_then(|next| state.slow.remove(next)) {
+                state.foreign += usize::from(lane.is_foreign());
                 return Some(lane);
             }
             let mut over = state.stop;

@@ -10,6 +10,7 @@ use guesthouse_engine::{
 use super::RowDraw;
 use super::lane::Lane;
 use super::pool::{Job, Pool};
+use crate::give_way::give_way;
 use crate::{ComponentError, Stepping, Verdict};
 
 /// What the engine holds. Dropping it frees the guest on a sampler thread.
@@ -48,7 +49,7 @@ pub(super) enum Work {
 impl Pooled {
     pub(super) fn new(pool: Arc<Pool>, mut stepping: Stepping) -> Self {
         let module = stepping.module_name();
-        let lane = pool.lanes.lane(&stepping.tenant(), &module);
+        let lane = pool.lanes.lane(&stepping);
         let watch = Arc::new(Watch::default());
         let hook = {
             let (pool, lane, watch) =
@@ -59,6 +60,10 @@ impl Pooled {
                     && let Some(pool) = pool.upgrade()
                 {
                     pool.caught(&lane, cpu);
+                    if lane.is_foreign() {
+                        // This very thread is in the call, and serves no other module after it.
+                        give_way();
+                    }
                 }
             }
         };

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::lane::Lane;
 use super::pool::{Job, Next, Pool, nanoseconds};
 use super::session::{On, Work};
+use crate::give_way::give_way;
 use crate::meter::thread_cpu;
 
 /// Wasm frames and those of host functions: the engine lets a guest have 512 KiB of it.
@@ -30,6 +31,7 @@ pub(super) fn start_own(pool: &Arc<Pool>) -> bool {
     thread.spawn(move || own(&pool)).is_ok()
 }
 
+/// A thread that has given way for a foreign module ends after it: no other may have to wait for it.
 fn shared(pool: &Arc<Pool>) {
     let mut clock = Clock::new(nanoseconds(pool.config.slow));
     loop {
@@ -43,7 +45,12 @@ fn shared(pool: &Arc<Pool>) {
                 }
             }
         };
+        let lane = Arc::clone(&job.session.lane);
         let caught = run(pool, job, On::Shared, &mut clock);
+        if caught && lane.is_foreign() {
+            clock.read();
+            return pool.replaced();
+        }
         if caught && !pool.released() {
             return;
         }
@@ -53,12 +60,18 @@ fn shared(pool: &Arc<Pool>) {
 fn own(pool: &Arc<Pool>) {
     let mut clock = Clock::new(nanoseconds(pool.config.slow));
     while let Some(lane) = pool.next_lane() {
+        if lane.is_foreign() {
+            give_way();
+        }
         let mut done = 0;
         while let Some(job) = pool.next_of(&lane, done) {
             run(pool, job, On::Own, &mut clock);
             done += 1;
         }
         clock.read();
+        if lane.is_foreign() {
+            return pool.left_foreign();
+        }
     }
 }
 

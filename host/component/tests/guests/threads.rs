@@ -4,12 +4,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use guesthouse_component::{CallContext, SamplerThreads, ThreadsConfig};
+use guesthouse_component::{CallContext, Origin, SamplerThreads, ThreadsConfig};
 use guesthouse_engine::{
     Answer, Answers, Choices, Chooser, ChooserError, Finished, Reply, RequestId,
 };
 
-use crate::common::context;
+use crate::common::{bytes, context, runtime};
 use crate::stepping::{MODULE, candidates, facts, first_of_each, whole};
 
 /// Request, answer, name of the thread that gave it.
@@ -254,4 +254,50 @@ fn whoever_leaves_gets_an_answer_or_none_and_blocks_nobody() {
     let (id, answer, _) = threads.answers.recv().unwrap();
     assert_eq!(id, RequestId(7));
     assert!(answer.is_err());
+}
+
+#[test]
+fn a_foreign_module_is_served_too_and_its_tenant_pays_for_its_plans_and_steps() {
+    let tenant = "brought it";
+    let module = runtime()
+        .load("foreign", &bytes("hostile_sampler"), Origin::Tenant)
+        .unwrap();
+    assert_eq!(module.origin(), Origin::Tenant);
+    let sampler = module.sampler().unwrap();
+    let threads = Threads::with(|config| ThreadsConfig {
+        shared: 1,
+        ..config
+    });
+    let open = |request| {
+        let context = CallContext {
+            tenant: tenant.into(),
+            ..context()
+        };
+        let (_, stepping) = sampler.begin(request, &facts(), context).unwrap();
+        threads.threads.chooser(stepping.unwrap())
+    };
+    let mut choosers: Vec<_> = (0..6).map(|_| open("step:burn-5")).collect();
+    let planned = runtime().guest_time(tenant);
+    assert!(planned > Duration::ZERO);
+    for _ in 0..4 {
+        for (id, chooser) in choosers.iter_mut().enumerate() {
+            chooser.choose(candidates(1), threads.reply(id as u64));
+        }
+        for _ in 0..6 {
+            assert_eq!(threads.next().1, first(1));
+        }
+        // Whoever gave way for it serves nobody else.
+        threads.serves();
+    }
+    drop(choosers);
+    let steps = || {
+        let usage = threads.threads.usage();
+        let own = usage.into_iter().filter(|lane| &*lane.tenant == tenant);
+        own.map(|lane| (lane.calls, lane.cpu)).next().unwrap()
+    };
+    // The last calls may be charged a little later.
+    while steps().0 < 24 || runtime().guest_time(tenant) < planned + steps().1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(runtime().guest_time(tenant), planned + steps().1);
 }

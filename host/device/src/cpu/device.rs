@@ -27,8 +27,9 @@ use crate::prompt::PromptRules;
 /// Output rows computed at once; bounds the memory that prompt log-probabilities take.
 const OUTPUT_ROWS: usize = 256;
 
-/// Tokens: one sequence of SmolLM2 decodes in 12.5 ms, sixteen in 60 (`docs/performance.md`).
-const STEP_OVERHEAD: u32 = 3;
+/// Tokens: one sequence of SmolLM2 decodes in 12.5 ms, sixteen in 60 (`docs/performance.md`): a token more is a quarter. Less than
+/// three, as tokens of long contexts, and telling clients of them, take more.
+const STEP_OVERHEAD: u32 = 2;
 
 /// Consecutive tokens of one row that attention treats as a unit.
 const QUERY_TILE: usize = 8;

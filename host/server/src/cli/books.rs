@@ -2,21 +2,16 @@
 
 use crate::http::AppState;
 use crate::model::ModuleStore;
-use guesthouse_component::SamplerThreads;
-use guesthouse_tenants::{Registry, TenantId};
-use std::collections::HashMap;
+use guesthouse_tenants::Registry;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
 
-/// How often samplers' time is charged, and looked whether another process changed the file.
+/// How often guests' time is charged, and looked whether another process changed the file.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How often counters are written.
 const FLUSH: Duration = Duration::from_secs(5);
-
-/// CPU time of samplers that choose tokens, by tenant, as of the last look.
-type Seen = HashMap<Arc<str>, Duration>;
 
 /// The task that charges and writes what tenants used, and takes over what others wrote.
 pub(super) struct Books {
@@ -32,7 +27,7 @@ impl Books {
         state: &AppState,
         modules: &Arc<ModuleStore>,
     ) -> Self {
-        let keeping = keep(Arc::clone(&registry), state.clone(), Arc::clone(modules));
+        let keeping = keep(Arc::clone(&registry), state.clone());
         let following = follow(Arc::clone(&registry), Arc::clone(modules));
         Self {
             task: tokio::spawn(async move {
@@ -55,14 +50,13 @@ impl Books {
     }
 }
 
-async fn keep(registry: Arc<Registry>, state: AppState, modules: Arc<ModuleStore>) {
+async fn keep(registry: Arc<Registry>, state: AppState) {
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut written = Instant::now();
-    let mut seen = Seen::new();
     loop {
         ticks.tick().await;
-        charge(&registry, &state, modules.samplers(), &mut seen);
+        charge(&registry, &state);
         if written.elapsed() < FLUSH {
             continue;
         }
@@ -108,22 +102,11 @@ async fn follow(registry: Arc<Registry>, modules: Arc<ModuleStore>) {
     }
 }
 
-/// Charges the time of samplers that choose tokens, which work on threads of their own, to their tenants.
-fn charge(registry: &Registry, state: &AppState, samplers: &SamplerThreads, seen: &mut Seen) {
-    let mut now = Seen::new();
-    for lane in samplers.usage() {
-        *now.entry(lane.tenant).or_default() += lane.cpu;
+/// Charges what guests used to their tenants, whether they ask for more or not.
+fn charge(registry: &Registry, state: &AppState) {
+    for known in registry.list() {
+        state.charge_guests(&known.tenant);
     }
-    for (id, cpu) in &now {
-        let before = seen.get(id).copied().unwrap_or_default();
-        // Lanes may be forgotten.
-        let took = cpu.saturating_sub(before);
-        let known = TenantId::parse(id).ok().and_then(|id| registry.get(&id));
-        if let Some(known) = known.filter(|_| !took.is_zero()) {
-            state.charge_guests(&known.tenant, took);
-        }
-    }
-    *seen = now;
 }
 
 fn write(registry: &Registry, state: &AppState) {

@@ -10,6 +10,7 @@ use crate::http::{
     self, Access, AccessLog, ApiKeys, AppState, CorsOrigins, Directory, HttpConfig, Listener,
     PrivateSocket, Served, Tls, Traces, TracesEndpoint,
 };
+use crate::model::guests::guest_time;
 use crate::model::watch::Watcher;
 use crate::model::{LoadedModel, ModuleStore};
 use crate::modules::ModuleDesk;
@@ -212,6 +213,8 @@ impl Serve {
         let desk = ModuleDesk::fetching(Arc::clone(modules), self.oci.registries()?);
         let state =
             AppState::new(vec![Arc::clone(&model)], config.clone()).with_modules(desk.clone());
+        let runtime = Arc::clone(modules.runtime());
+        let state = state.with_guest_clock(Arc::new(move |tenant| guest_time(&runtime, tenant)));
         let books = tenants
             .clone()
             .map(|registry| Books::open(registry, &state, modules));

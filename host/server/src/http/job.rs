@@ -1,6 +1,5 @@
 //! A request that only has to be run.
 
-use super::guest_time::GuestTime;
 use crate::serving::{Chat, ParserId, ServedModel};
 use crate::text::TextParams;
 use guesthouse_engine::{
@@ -46,8 +45,6 @@ pub(super) struct Job {
     pub(super) logprobs: LogprobsMode,
     /// Most tokens guessed per step.
     pub(super) drafts: u32,
-    /// Takes down what its guests use.
-    pub(super) time: GuestTime,
     /// A conversation has one prompt.
     pub(super) chat: Option<JobChat>,
 }

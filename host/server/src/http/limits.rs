@@ -24,19 +24,31 @@ const METERED: &[&str] = &[
     "/detokenize",
 ];
 
+/// CPU time that a tenant's guests used since the server began: calls that ended.
+pub type GuestClock = Arc<dyn Fn(&Tenant) -> Duration + Send + Sync>;
+
 /// What all tenants use, and used.
 #[derive(Default)]
 pub(super) struct Limits {
     usage: Usage,
     ledger: Arc<Ledger>,
-    /// Guests' time below a millisecond that is not charged yet, by the tenants' numbers.
-    rests: Mutex<BTreeMap<u64, Duration>>,
+    clock: Option<GuestClock>,
+    /// Milliseconds of guests' time that are charged, by the tenants' numbers.
+    charged: Mutex<BTreeMap<u64, u64>>,
     pub(super) refused: PerTenant<Refusals>,
 }
 
 impl Limits {
+    pub(super) fn with_clock(clock: GuestClock) -> Self {
+        Self {
+            clock: Some(clock),
+            ..Self::default()
+        }
+    }
+
     /// Counts a request that begins.
     fn begin(&self, tenant: &Tenant) -> Result<(), ApiError> {
+        self.charge_guests(tenant);
         let begun = self.usage.begin(tenant, Instant::now());
         begun.map_err(|refused| self.over(tenant, refused))?;
         self.ledger.add(
@@ -91,14 +103,15 @@ impl Limits {
         }
     }
 
-    /// Takes over CPU time that a tenant's guests used.
-    pub(super) fn charge_guests(&self, tenant: &Tenant, took: Duration) {
+    /// Charges what a tenant's guests used since the last time.
+    pub(super) fn charge_guests(&self, tenant: &Tenant) {
+        let Some(clock) = &self.clock else { return };
         let guest_ms = {
-            let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
-            let rest = rests.entry(tenant.number).or_default();
-            let whole = *rest + took;
-            *rest = Duration::from_nanos((whole.subsec_nanos() % 1_000_000).into());
-            u64::try_from(whole.as_millis()).unwrap_or(u64::MAX)
+            // Read under the lock: what it tells only grows.
+            let mut charged = self.charged.lock().unwrap_or_else(PoisonError::into_inner);
+            let used = u64::try_from(clock(tenant).as_millis()).unwrap_or(u64::MAX);
+            let charged = charged.entry(tenant.number).or_default();
+            used.saturating_sub(std::mem::replace(charged, used))
         };
         if guest_ms == 0 {
             return;
@@ -132,8 +145,8 @@ impl Limits {
     pub(super) fn retain(&self, known: &BTreeSet<u64>) {
         let stays = |number| number == 0 || known.contains(&number);
         self.usage.retain(stays);
-        let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
-        rests.retain(|number, _| stays(*number));
+        let mut charged = self.charged.lock().unwrap_or_else(PoisonError::into_inner);
+        charged.retain(|number, _| stays(*number));
     }
 
     /// Sequences of a tenant that are accepted and not finished.

@@ -125,9 +125,9 @@ pub(super) async fn render(
             ..RequestScope::unrecorded(conversation.now)
         },
     };
-    let opened = asked.time.during(model.guests.open_chat(&scope));
+    let opened = model.guests.open_chat(&scope);
     let mut chat = opened.await?;
-    let segments = asked.time.during(chat.render(&conversation)).await;
+    let segments = chat.render(&conversation).await;
     let segments = segments.map_err(|error| from_guest(error, Some("messages")))?;
     let tokens = encode_segments(model, segments, length).await?;
     Ok(Rendered {
@@ -245,11 +245,11 @@ pub(super) async fn chat(asked: &Asked, request: &ValidChat) -> Result<Job, ApiE
             "`messages` rendered to nothing; the template left no token",
         ));
     }
-    let stop_strings = asked.time.during(chat.stop_strings()).await?;
-    let visible = asked.time.during(chat.visible_controls()).await?;
+    let stop_strings = chat.stop_strings().await?;
+    let visible = chat.visible_controls().await?;
     let mut parsers = Vec::new();
     for _ in 0..request.params().n() {
-        let parser = asked.time.during(chat.parser(&conversation));
+        let parser = chat.parser(&conversation);
         parsers.push(parser.await?);
     }
     let input = Input {
@@ -323,7 +323,6 @@ async fn build(asked: &Asked, params: &ValidParams, input: Input) -> Result<Job,
         prompt_logprobs: input.scored,
         logprobs: model.generation.logprobs,
         drafts: model.generation.drafts,
-        time: asked.time.clone(),
         chat: input.chat,
     })
 }
@@ -387,7 +386,7 @@ async fn plan(
         .map(ToString::to_string)
         .collect();
     let params = params.clone();
-    let (model, time) = (Arc::clone(model), asked.time.clone());
+    let model = Arc::clone(model);
     let scope = scope.clone();
     let planned = blocking(move || {
         let breakers = model.breaking.of(&model.tokenizer, model.vocab, &breakers);
@@ -401,7 +400,7 @@ async fn plan(
                 max_tokens: prompt.1,
                 n,
             };
-            let planned = time.call(|| model.guests.plan(&request));
+            let planned = model.guests.plan(&request);
             planned.map_err(|error| from_guest(error, None))
         };
         let follow = |grammar: Option<&GrammarSource>| {

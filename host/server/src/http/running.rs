@@ -1,7 +1,6 @@
 //! A submitted request: events in, updates out. Dropping it cancels what still runs.
 
 use super::error::{from_engine, from_submit};
-use super::guest_time::GuestTime;
 use super::job::{Job, JobChat};
 use super::limits::Hold;
 use super::metrics::{Meter, Outcome, Presence, Timeline};
@@ -151,7 +150,6 @@ pub(super) struct Running {
     silence: Option<Duration>,
     meter: Meter,
     hold: Arc<Hold>,
-    time: GuestTime,
     trace: Arc<Trace>,
 }
 
@@ -240,7 +238,6 @@ impl Running {
             silence: None,
             meter,
             hold,
-            time: job.time,
             trace: Trace::current(),
         })
     }
@@ -429,7 +426,7 @@ impl Running {
         }
         let mut deltas = self.parse(index, &text).await?;
         if let Some(JobChat { chat, parsers }) = &mut self.chat {
-            let last = self.time.during(chat.finish(parsers[index]));
+            let last = chat.finish(parsers[index]);
             deltas.extend(last.await?);
             self.choices[index].called_tools |= calls_tools(&deltas);
         }
@@ -453,7 +450,7 @@ impl Running {
         let Some(JobChat { chat, parsers }) = &mut self.chat else {
             return Ok(vec![Delta::Content(text.to_owned())]);
         };
-        let parsed = self.time.during(chat.push(parsers[index], text));
+        let parsed = chat.push(parsers[index], text);
         let deltas = parsed.await?;
         self.choices[index].called_tools |= calls_tools(&deltas);
         Ok(deltas)

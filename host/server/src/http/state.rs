@@ -1,8 +1,7 @@
 //! What all handlers share.
 
 use super::access::Caller;
-use super::guest_time::GuestTime;
-use super::limits::Limits;
+use super::limits::{GuestClock, Limits};
 use super::metrics::ModelMetrics;
 use super::trace::AccessLog;
 use super::{HttpConfig, pins};
@@ -13,7 +12,6 @@ use guesthouse_engine::{SubmitError, Task};
 use guesthouse_tenants::{Pins, Tenant, UsageDay};
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 /// A model and what was measured of its requests.
 #[derive(Clone)]
@@ -39,8 +37,6 @@ pub(super) struct Asked {
     pub(super) caller: Caller,
     /// What it pinned for the model.
     pub(super) pins: Pins,
-    /// Takes down what its guests use.
-    pub(super) time: GuestTime,
 }
 
 /// Shared by all handlers; cheap to clone.
@@ -75,6 +71,15 @@ impl AppState {
         }
     }
 
+    /// The same with limits on the CPU time of guests, which `clock` tells.
+    #[must_use]
+    pub fn with_guest_clock(self, clock: GuestClock) -> Self {
+        Self {
+            limits: Arc::new(Limits::with_clock(clock)),
+            ..self
+        }
+    }
+
     pub(super) fn modules(&self) -> Option<&ModuleDesk> {
         self.modules.as_ref()
     }
@@ -101,9 +106,9 @@ impl AppState {
         numbers
     }
 
-    /// Counts CPU time that a tenant's guests used against its limit.
-    pub fn charge_guests(&self, tenant: &Tenant, took: Duration) {
-        self.limits.charge_guests(tenant, took);
+    /// Counts what a tenant's guests used by now against its limit; a request does that of its tenant before it begins.
+    pub fn charge_guests(&self, tenant: &Tenant) {
+        self.limits.charge_guests(tenant);
     }
 
     /// Forgets what tenants that are gone hold of their limits.
@@ -211,7 +216,6 @@ impl AppState {
             entry,
             caller: caller.clone(),
             pins: pins.modules,
-            time: GuestTime::new(&self.limits, &caller.tenant),
         })
     }
 

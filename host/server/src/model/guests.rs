@@ -9,13 +9,15 @@ use crate::serving::{
 };
 use futures::future::{BoxFuture, FutureExt};
 use guesthouse_component::{
-    CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Module, Role,
-    Segment as GuestSegment,
+    CallContext, ChatSession, ComponentError, GuestErrorKind, ModelFacts, Module, Origin, Role,
+    Runtime, Segment as GuestSegment,
 };
 use guesthouse_tenants::{Pins, Tenant};
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A model's guests with what they are told of it.
 pub struct ModelGuests {
@@ -116,15 +118,16 @@ impl Guests for ModelGuests {
         let context = context(scope);
         let module = self.module(scope, Role::Chat, None);
         let (files, controls) = (self.files.clone(), self.controls.clone());
+        let runtime = Arc::clone(self.store.runtime());
         async move {
-            let session = module?
-                .chat()
-                .map_err(guest_error)?
-                .open(files, controls, context)
-                .await
-                .map_err(guest_error)?;
+            let module = module?;
+            let on = Threads::of(&module, &context, runtime);
+            let chat = module.chat().map_err(guest_error)?;
+            let opened = on.run(async move { chat.open(files, controls, context).await });
+            let session = opened.await?.map_err(guest_error)?;
             Ok(Box::new(Session {
-                session,
+                session: Some(session),
+                on,
                 parsers: HashMap::new(),
             }) as Box<dyn Chat>)
         }
@@ -139,11 +142,12 @@ impl Guests for ModelGuests {
             choices: request.n,
             ..self.facts.clone()
         };
-        let (planned, stepping) = module
-            .sampler()
-            .map_err(guest_error)?
-            .begin(&request.fields, &facts, context(&request.scope))
-            .map_err(guest_error)?;
+        let context = context(&request.scope);
+        let on = Threads::of(&module, &context, Arc::clone(self.store.runtime()));
+        let sampler = module.sampler().map_err(guest_error)?;
+        let fields = request.fields.clone();
+        let begun = on.run_blocking(move || sampler.begin(&fields, &facts, context))?;
+        let (planned, stepping) = begun.map_err(guest_error)?;
         Ok(Planned {
             plan: planned.plan,
             seed: planned.seed,
@@ -162,22 +166,87 @@ pub(super) fn memory_of(tenant: &Tenant) -> Option<usize> {
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
+/// The account of its guests.
+fn account(tenant: &Tenant) -> &str {
+    match tenant.number {
+        // Nobody in particular pays.
+        0 => "",
+        _ => tenant.id.as_str(),
+    }
+}
+
+/// CPU time of a tenant's guests so far. Of those that no tenant is charged for: nothing.
+pub(crate) fn guest_time(runtime: &Runtime, tenant: &Tenant) -> Duration {
+    match account(tenant) {
+        "" => Duration::ZERO,
+        account => runtime.guest_time(account),
+    }
+}
+
 fn context(scope: &RequestScope) -> CallContext {
     CallContext {
         request: Arc::clone(&scope.request),
         recorder: scope.record.clone(),
-        tenant: match scope.tenant.number {
-            // Nobody in particular pays.
-            0 => "".into(),
-            _ => scope.tenant.id.as_str().into(),
-        },
+        tenant: account(&scope.tenant).into(),
         memory: memory_of(&scope.tenant),
         ..CallContext::new("", scope.now)
     }
 }
 
+/// Where a guest's calls run.
+enum Threads {
+    /// On the caller's.
+    Here,
+    /// A tenant brought the module.
+    Apart {
+        runtime: Arc<Runtime>,
+        tenant: Arc<str>,
+    },
+}
+
+impl Threads {
+    fn of(module: &Module, context: &CallContext, runtime: Arc<Runtime>) -> Self {
+        match module.origin() {
+            Origin::Tenant => Self::Apart {
+                runtime,
+                tenant: Arc::clone(&context.tenant),
+            },
+            Origin::Embedded | Origin::File => Self::Here,
+        }
+    }
+
+    async fn run<F>(&self, call: F) -> Result<F::Output, GuestError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        match self {
+            Self::Here => Ok(call.await),
+            Self::Apart { runtime, tenant } => {
+                let threads = runtime.tenant_threads().map_err(guest_error)?;
+                threads.run(tenant, call).await.map_err(guest_error)
+            }
+        }
+    }
+
+    fn run_blocking<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, GuestError> {
+        match self {
+            Self::Here => Ok(call()),
+            Self::Apart { runtime, tenant } => {
+                let threads = runtime.tenant_threads().map_err(guest_error)?;
+                threads.run_blocking(tenant, call).map_err(guest_error)
+            }
+        }
+    }
+}
+
 struct Session {
-    session: ChatSession,
+    /// Away while a call runs, and after one whose caller left.
+    session: Option<ChatSession>,
+    on: Threads,
     parsers: HashMap<ParserId, guesthouse_component::ParserId>,
 }
 
@@ -186,6 +255,31 @@ impl Session {
         let unknown = || GuestError::Failed("the chat guest has no such parser".into());
         self.parsers.get(&parser).copied().ok_or_else(unknown)
     }
+
+    async fn call<T: Send + 'static>(&mut self, call: impl AsyncCall<T>) -> Result<T, GuestError> {
+        let ended = || GuestError::Failed("an earlier call ended the chat guest".into());
+        let mut session = self.session.take().ok_or_else(ended)?;
+        let made = self.on.run(async move {
+            let answer = call(&mut session).await;
+            (session, answer)
+        });
+        let (session, answer) = made.await?;
+        self.session = Some(session);
+        answer.map_err(guest_error)
+    }
+}
+
+/// One call of a session.
+trait AsyncCall<T>:
+    for<'s> FnOnce(&'s mut ChatSession) -> BoxFuture<'s, Result<T, ComponentError>> + Send + 'static
+{
+}
+
+impl<T, F> AsyncCall<T> for F where
+    F: for<'s> FnOnce(&'s mut ChatSession) -> BoxFuture<'s, Result<T, ComponentError>>
+        + Send
+        + 'static
+{
 }
 
 impl Chat for Session {
@@ -193,35 +287,31 @@ impl Chat for Session {
         &'a mut self,
         conversation: &'a Conversation,
     ) -> BoxFuture<'a, Result<Vec<Segment>, GuestError>> {
+        let conversation = convert(conversation);
         async move {
-            let segments = self
-                .session
-                .render(convert(conversation))
-                .await
-                .map_err(guest_error)?;
-            segments.into_iter().map(segment).collect()
+            let call = self.call(|session| session.render(conversation).boxed());
+            call.await?.into_iter().map(segment).collect()
         }
         .boxed()
     }
 
     fn stop_strings(&mut self) -> BoxFuture<'_, Result<Vec<String>, GuestError>> {
-        async move { self.session.stop_strings().await.map_err(guest_error) }.boxed()
+        self.call(|session| session.stop_strings().boxed()).boxed()
     }
 
     fn visible_controls(&mut self) -> BoxFuture<'_, Result<Vec<u32>, GuestError>> {
-        async move { self.session.visible_controls().await.map_err(guest_error) }.boxed()
+        self.call(|session| session.visible_controls().boxed())
+            .boxed()
     }
 
     fn parser<'a>(
         &'a mut self,
         conversation: &'a Conversation,
     ) -> BoxFuture<'a, Result<ParserId, GuestError>> {
+        let conversation = convert(conversation);
         async move {
-            let inner = self
-                .session
-                .parser(convert(conversation))
-                .await
-                .map_err(guest_error)?;
+            let call = self.call(|session| session.parser(conversation).boxed());
+            let inner = call.await?;
             let id = ParserId(u32::try_from(self.parsers.len()).unwrap_or(u32::MAX));
             self.parsers.insert(id, inner);
             Ok(id)
@@ -234,10 +324,12 @@ impl Chat for Session {
         parser: ParserId,
         text: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Delta>, GuestError>> {
+        let text = text.to_owned();
         async move {
             let inner = self.known(parser)?;
-            let deltas = self.session.push(inner, text).await.map_err(guest_error)?;
-            Ok(deltas.into_iter().filter_map(delta).collect())
+            let call =
+                self.call(move |session| async move { session.push(inner, &text).await }.boxed());
+            Ok(call.await?.into_iter().filter_map(delta).collect())
         }
         .boxed()
     }
@@ -245,8 +337,8 @@ impl Chat for Session {
     fn finish(&mut self, parser: ParserId) -> BoxFuture<'_, Result<Vec<Delta>, GuestError>> {
         async move {
             let inner = self.known(parser)?;
-            let deltas = self.session.finish(inner).await.map_err(guest_error)?;
-            Ok(deltas.into_iter().filter_map(delta).collect())
+            let call = self.call(move |session| session.finish(inner).boxed());
+            Ok(call.await?.into_iter().filter_map(delta).collect())
         }
         .boxed()
     }

@@ -4,9 +4,10 @@ use super::support::{Answer, Setup, until};
 use crate::serving::GuestError;
 use axum::body::Body;
 use axum::http::Request;
-use guesthouse_tenants::{Policy, Quotas};
+use guesthouse_tenants::{Policy, Quotas, Tenant};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tower::ServiceExt as _;
 
@@ -229,15 +230,20 @@ async fn time_of_guests_is_limited() {
         ..Quotas::default()
     };
     let (setup, house) = Setup::saying(&["a"]).of_tenants(&[("a", limited(quotas))]);
-    let server = setup.start();
+    let used = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&used);
+    let mut server = setup.start();
+    let clock = move |_: &Tenant| Duration::from_micros(told.load(Ordering::SeqCst));
+    server.state = server.state.clone().with_guest_clock(Arc::new(clock));
     let body = json!({"prompt": "x", "max_tokens": 1});
     let ask = async || server.post_as(&house.keys[0], COMPLETIONS, &body).await;
-    assert_eq!(ask().await.status, 200);
-    let tenant = house.registry.authenticate(&house.keys[0]).unwrap();
-    let limits = server.state.limits();
-    limits.charge_guests(&tenant, Duration::from_millis(150));
+    for below in [0, 500, 900] {
+        used.store(below, Ordering::SeqCst);
+        assert_eq!(ask().await.status, 200);
+    }
+    used.store(150_200, Ordering::SeqCst);
     check_over(&ask().await, "guest_ms_per_minute");
-    assert!(server.state.take_used(0)[0].counted.guest_ms >= 150);
+    assert_eq!(server.state.take_used(0)[0].counted.guest_ms, 150);
 }
 
 #[tokio::test]
