@@ -4,6 +4,7 @@
 
 mod body;
 mod export;
+mod plain;
 mod report;
 mod span;
 

@@ -3,12 +3,15 @@
 //! A request only puts its span into a queue of fixed length. A thread of the library's sends them in batches; what the
 //! queue has no place for, and what the collector does not take, is lost.
 
+use super::plain::PlainClient;
 use axum::http::{HeaderMap, Uri};
 use futures::future::{Either, select};
 use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry::{Context, Key, KeyValue};
-use opentelemetry_otlp::{Protocol, SpanExporter as OtlpExporter, WithExportConfig as _};
+use opentelemetry_otlp::{
+    Protocol, SpanExporter as OtlpExporter, WithExportConfig as _, WithHttpConfig as _,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -47,7 +50,9 @@ pub enum TracesError {
         found: String,
     },
     /// The client for it cannot be made.
-    #[error("traces cannot be sent to {endpoint}: {cause}")]
+    #[error(
+        "traces cannot be sent to {endpoint}: {cause}; https needs the system's root certificates (ca-certificates)"
+    )]
     Client {
         /// Host and port.
         endpoint: String,
@@ -96,18 +101,20 @@ impl Traces {
     /// libraries.
     ///
     /// # Errors
-    /// When the client cannot be made, as where the system has no root certificates.
+    /// When the client cannot be made, as for https where the system has no root certificates.
     pub fn to(endpoint: &TracesEndpoint) -> Result<Self, TracesError> {
         crate::process::use_ring();
-        let exporter = OtlpExporter::builder()
+        let mut exporter = OtlpExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(endpoint.0.to_string())
-            .build()
-            .map_err(|error| TracesError::Client {
-                endpoint: endpoint.address(),
-                cause: error.to_string(),
-            })?;
+            .with_endpoint(endpoint.0.to_string());
+        if endpoint.0.scheme_str() == Some("http") {
+            exporter = exporter.with_http_client(PlainClient::new());
+        }
+        let exporter = exporter.build().map_err(|error| TracesError::Client {
+            endpoint: endpoint.address(),
+            cause: error.to_string(),
+        })?;
         let queue = Arc::new(Queue::new(QUEUE, endpoint.address()));
         let (given_up, ends) = watch::channel(false);
         let exporter = Exporter {
