@@ -1,9 +1,9 @@
 //! Threads that run what nobody vouches for let others go first.
 
-/// Added to the nice value: such a thread gets about a thirtieth of a core that an ordinary one wants too (weights 36 and 1024 in
+/// Added to the nice value: such a thread gets about a tenth of a core that an ordinary one wants too (weights 110 and 1024 in
 /// Linux's `sched_prio_to_weight`), and all of one that nobody wants.
 #[cfg(target_os = "linux")]
-const NICE: i32 = 15;
+const NICE: i32 = 10;
 
 /// Lowers the calling thread's priority, for good: raising it takes a privilege.
 #[cfg(target_os = "linux")]

@@ -22,7 +22,8 @@ pub struct Limits {
     pub log_bytes: usize,
     /// CPU time of one call.
     pub cpu: Duration,
-    /// Time of one call, waiting for a processor included.
+    /// Time of one call, waiting for a processor included: a thread that gives way to others gets a tenth of one where all are
+    /// busy.
     pub wall: Duration,
 }
 
@@ -53,7 +54,7 @@ impl Limits {
             log_lines: 100,
             log_bytes: 16 << 10,
             cpu: Duration::from_millis(200),
-            wall: Duration::from_secs(1),
+            wall: Duration::from_secs(5),
         }
     }
 
@@ -68,7 +69,7 @@ impl Limits {
             log_lines: 100,
             log_bytes: 16 << 10,
             cpu: Duration::from_millis(20),
-            wall: Duration::from_secs(1),
+            wall: Duration::from_secs(5),
         }
     }
 
