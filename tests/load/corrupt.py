@@ -106,12 +106,14 @@ with common.folder() as place:
     server.kill()
 
     server = common.Server(args.binary, model, state, environment=environment)
-    live = {module["name"] for module in server.ask("GET", "/v1/modules", key=uploader)[1]["data"]}
+    listed = {module["name"]: module for module in server.ask("GET", "/v1/modules", key=uploader)[1]["data"]}
+    live = {what for what, module in listed.items() if not module.get("unusable")}
     rejected = str(server.administer("GET", "/modules")[1].get("rejected"))
     log = "".join(server.log)
     for harm in HARMS:
         what = name(harm, "module")
         faults.check(what not in live and not works(server, uploader, what), f"{what} serves")
+        faults.check(what in listed, f"{what} is not listed with a reason")
         faults.check(what in rejected, f"{what} is not among the rejected")
         faults.check(any(digests[what] in line and "not taken" in line for line in server.log), f"{what}: no line of the log names it")
         what = name(harm, "code")

@@ -40,7 +40,7 @@ fn they_give_way() {
     let here = nice();
     let tenant: Arc<str> = "a".into();
     let there = threads.run_blocking(&tenant, nice).unwrap();
-    assert_eq!(there, (here + 15).min(19));
+    assert_eq!(there, (here + 10).min(19));
     assert_eq!(nice(), here, "nobody else does");
 }
 
