@@ -63,10 +63,28 @@ struct Stamped {
 struct Sink {
     prompt: usize,
     events: mpsc::UnboundedSender<Stamped>,
+    /// By choice: what the engine still works on counts, whether or not its client is there.
+    present: Vec<Option<Presence>>,
+}
+
+impl Sink {
+    fn count(&mut self, event: &Event) {
+        match event {
+            Event::Started { .. } => self.present.iter_mut().flatten().for_each(Presence::start),
+            Event::Finished { choice, .. } => {
+                if let Some(present) = self.present.get_mut(*choice as usize) {
+                    *present = None;
+                }
+            }
+            Event::Failed { .. } => self.present.clear(),
+            _ => {}
+        }
+    }
 }
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> Result<(), Disconnected> {
+        self.count(&event);
         // At most `max_tokens` events of bounded size per choice: the channel needs no bound of its own. Where nobody
         // listens any more, the guard ends the request in its time.
         let _ = self.events.send(Stamped {
@@ -132,8 +150,6 @@ struct Choice {
     called_tools: bool,
     timeline: Timeline,
     finished: bool,
-    /// Until it ends.
-    presence: Option<Presence>,
 }
 
 /// A request that the engine works on.
@@ -176,7 +192,6 @@ impl Running {
                     called_tools: false,
                     timeline: begun,
                     finished: false,
-                    presence: Some(meter.waiting()),
                 });
             }
             let id = engine.next_id();
@@ -202,6 +217,7 @@ impl Running {
             let sink = Sink {
                 prompt: index,
                 events: sender.clone(),
+                present: (0..job.n).map(|_| Some(meter.waiting())).collect(),
             };
             let attachments = Attachments {
                 sink: Box::new(sink),
@@ -299,9 +315,6 @@ impl Running {
                 self.hold.used_prompt(begun.length);
                 for choice in self.choices_of(prompt) {
                     choice.timeline = started;
-                    if let Some(presence) = &mut choice.presence {
-                        presence.start();
-                    }
                 }
                 Ok(None)
             }
@@ -317,7 +330,6 @@ impl Running {
             Event::Failed { error, .. } => {
                 for choice in self.choices_of(prompt) {
                     choice.finished = true;
-                    choice.presence = None;
                 }
                 self.meter
                     .ended(&self.prompts[prompt].timeline, Outcome::Error, 0, at);
@@ -411,7 +423,6 @@ impl Running {
     ) -> Result<Update, ApiError> {
         let choice = &mut self.choices[index];
         choice.finished = true;
-        choice.presence = None;
         let outcome = if finish.reason == "length" {
             Outcome::Length
         } else {
