@@ -13,6 +13,7 @@
 //! - [`oci`]: modules from registries
 //! - [`admin`]: modules and models that come and go while others serve
 //! - [`llm`]: models inside a program of one's own
+//! - `lock`, `blocking`, `printable`: small things that all parts need
 //! - `process`: what a server asks of its own process
 //! - [`cli`]: the `guesthouse` command
 //!
@@ -31,11 +32,13 @@ mod blocking;
 pub mod cli;
 pub mod http;
 pub mod llm;
+mod lock;
 pub mod model;
 pub mod modules;
 pub mod oci;
 pub mod openai;
 pub mod paths;
+mod printable;
 mod process;
 pub mod serving;
 pub mod source;

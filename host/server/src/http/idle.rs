@@ -1,6 +1,7 @@
 //! Connections without a request. Where a server has as many connections as it takes, the one that asked for nothing for
 //! longest gives way to the next.
 
+use crate::lock::lock;
 use axum::body::{Body, HttpBody};
 use axum::http::{Request, Response};
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use hyper::service::Service;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use tokio::sync::Notify;
 
@@ -44,10 +45,6 @@ struct State {
 
 /// A request whose answer did not end.
 struct Asking(Seat);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Idle {
     /// A new connection: idle until it asks for something.

@@ -3,6 +3,7 @@
 use crate::model::ModuleStore;
 use crate::model::Modules;
 use crate::model::store::Chosen;
+use crate::printable::printable;
 use crate::serving::{
     Chat, Conversation, Delta, GrammarSource, GuestError, Guests, ParserId, Planned, RequestScope,
     SamplerRequest,
@@ -386,19 +387,6 @@ fn delta(d: guesthouse_component::Delta) -> Option<Delta> {
         }),
         D::Custom { .. } => None,
     }
-}
-
-/// A guest's words, without what would break a line or steer a terminal.
-fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 fn guest_error(error: ComponentError) -> GuestError {

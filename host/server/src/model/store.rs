@@ -12,6 +12,7 @@ mod placing;
 pub use chosen::Chosen;
 pub use error::ModuleError;
 
+use crate::lock::lock;
 use crate::model::check::Checked;
 use crate::model::shelf::Shelf;
 use compilations::Compilations;
@@ -25,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest name, characters.
@@ -218,10 +219,6 @@ pub struct ModuleStore {
     placing: Mutex<HashMap<u64, Arc<Mutex<()>>>>,
     /// Tenants whose modules may be kept.
     tenants: Mutex<BTreeSet<u64>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn now() -> u64 {

@@ -1,6 +1,7 @@
 //! Why there is no module from a registry.
 
 use super::PinnedReference;
+use crate::printable::printable;
 use std::net::IpAddr;
 
 /// Most characters of what a registry says.
@@ -155,13 +156,5 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 
 /// What a registry says, cut and without control characters.
 pub(super) fn shown(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars().take(SHOWN) {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
+    printable(&text.chars().take(SHOWN).collect::<String>())
 }

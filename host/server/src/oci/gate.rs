@@ -5,6 +5,7 @@
 
 use super::address::{Reach, reach};
 use super::{HostPort, OciConfig, OciError, RegistryAddress, Transport, error};
+use crate::lock::lock;
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{Either, Empty};
 use hyper::body::{Bytes, Incoming};
@@ -16,7 +17,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -113,10 +114,6 @@ impl Gate {
     pub(super) fn strayed(&self) -> Option<OciError> {
         lock(&self.state.strayed).clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn serve(state: Arc<State>, stream: TcpStream) {
