@@ -34,6 +34,9 @@ const CHUNK: usize = 256;
 /// Tokens in one piece of work: enough to pay for unpacking a panel, few enough to stay in the second-level cache.
 pub(crate) const TOKEN_TILE: usize = 96;
 
+/// Tokens for which weights are unpacked in registers: for more, a tile that is unpacked once pays.
+const FEW: usize = 4;
+
 /// Scratch of one thread.
 pub(crate) struct Scratch {
     /// One chunk of a panel, `[column][16]`.
@@ -85,26 +88,28 @@ impl PanelProduct<'_> {
         }
         // Callers that keep one panel alone pass an address before it, which is never read or written.
         let y = self.y.wrapping_add(first_row);
-        if self.tokens == 1 && m.cols().is_multiple_of(m.format().block()) {
-            let mut out = [0f32; PANEL];
+        if self.tokens <= FEW && m.cols().is_multiple_of(m.format().block()) {
+            let mut out = [[0f32; PANEL]; FEW];
             let gemv = Gemv {
                 format: m.format(),
                 panel: m.panel(self.panel),
                 cols: m.cols(),
                 x: self.x,
-                out: &mut out,
+                x_stride: self.x_stride,
+                out: &mut out[..self.tokens],
             };
-            // SAFETY: x has `cols` elements, the panel covers `cols` columns in whole blocks.
+            // SAFETY: x has `tokens` rows of `cols` elements, the panel covers `cols` columns in whole blocks.
             unsafe { isa.run(gemv) };
-            for (r, (sum, bias)) in out.iter().zip(bias).take(rows).enumerate() {
-                // SAFETY: r < rows of this panel.
-                unsafe {
-                    *y.add(r) = if self.bias.is_some() {
+            for (t, sums) in out.iter().take(self.tokens).enumerate() {
+                for (r, (sum, bias)) in sums.iter().zip(bias).take(rows).enumerate() {
+                    let sum = if self.bias.is_some() {
                         sum + bias
                     } else {
                         *sum
-                    }
-                };
+                    };
+                    // SAFETY: r < rows of this panel.
+                    unsafe { *y.add(t * self.y_stride + r) = sum };
+                }
             }
             return;
         }
@@ -187,35 +192,37 @@ pub(crate) fn unpack_row(
     }
 }
 
-/// Calls `$call::<S, F>` with the [`Unpack`] type of a format.
+/// Calls `$call::<S, F $more>` with the [`Unpack`] type of a format.
 macro_rules! by_format {
-    ($format:expr, $call:ident ( $($arg:expr),* )) => {
+    ($format:expr, $call:ident [$($more:tt)*] ( $($arg:expr),* )) => {
         match $format {
-            Format::F32 => $call::<S, unpack::F32>($($arg),*),
-            Format::F16 => $call::<S, unpack::F16>($($arg),*),
-            Format::Bf16 => $call::<S, unpack::Bf16>($($arg),*),
-            Format::Quant(BlockType::Q4_0) => $call::<S, unpack::Q4_0>($($arg),*),
-            Format::Quant(BlockType::Q4_1) => $call::<S, unpack::Q4_1>($($arg),*),
-            Format::Quant(BlockType::Q5_0) => $call::<S, unpack::Q5_0>($($arg),*),
-            Format::Quant(BlockType::Q5_1) => $call::<S, unpack::Q5_1>($($arg),*),
-            Format::Quant(BlockType::Q8_0) => $call::<S, unpack::Q8_0>($($arg),*),
-            Format::Quant(BlockType::Q2K) => $call::<S, unpack::Q2K>($($arg),*),
-            Format::Quant(BlockType::Q3K) => $call::<S, unpack::Q3K>($($arg),*),
-            Format::Quant(BlockType::Q4K) => $call::<S, unpack::Q4K>($($arg),*),
-            Format::Quant(BlockType::Q5K) => $call::<S, unpack::Q5K>($($arg),*),
-            Format::Quant(BlockType::Q6K) => $call::<S, unpack::Q6K>($($arg),*),
-            Format::Mxfp4 => $call::<S, unpack::Mxfp4>($($arg),*),
+            Format::F32 => $call::<S, unpack::F32 $($more)*>($($arg),*),
+            Format::F16 => $call::<S, unpack::F16 $($more)*>($($arg),*),
+            Format::Bf16 => $call::<S, unpack::Bf16 $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q4_0) => $call::<S, unpack::Q4_0 $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q4_1) => $call::<S, unpack::Q4_1 $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q5_0) => $call::<S, unpack::Q5_0 $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q5_1) => $call::<S, unpack::Q5_1 $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q8_0) => $call::<S, unpack::Q8_0 $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q2K) => $call::<S, unpack::Q2K $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q3K) => $call::<S, unpack::Q3K $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q4K) => $call::<S, unpack::Q4K $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q5K) => $call::<S, unpack::Q5K $($more)*>($($arg),*),
+            Format::Quant(BlockType::Q6K) => $call::<S, unpack::Q6K $($more)*>($($arg),*),
+            Format::Mxfp4 => $call::<S, unpack::Mxfp4 $($more)*>($($arg),*),
         }
     };
 }
 
-/// One token: unpacks in registers and accumulates at once. `x` has `cols` elements, a whole number of blocks.
+/// A few tokens: unpacks in registers and accumulates at once. Each of the `out.len()` rows of x, at most [`FEW`], has
+/// `cols` elements, a whole number of blocks.
 struct Gemv<'a> {
     format: Format,
     panel: &'a [u8],
     cols: usize,
     x: *const f32,
-    out: &'a mut [f32; PANEL],
+    x_stride: usize,
+    out: &'a mut [[f32; PANEL]],
 }
 
 impl Kernel for Gemv<'_> {
@@ -223,48 +230,93 @@ impl Kernel for Gemv<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        let Self {
+            format,
+            panel,
+            cols,
+            x,
+            x_stride,
+            out,
+        } = self;
         // SAFETY: the struct's contract.
-        unsafe { by_format!(self.format, gemv(self.panel, self.cols, self.x, self.out)) }
+        unsafe {
+            match out {
+                [one] => by_format!(format, gemv[, _](panel, cols, [x], [one])),
+                [one, two] => {
+                    let x = [x, x.add(x_stride)];
+                    by_format!(format, gemv[, _](panel, cols, x, [one, two]));
+                }
+                [one, two, three] => {
+                    let x = [x, x.add(x_stride), x.add(2 * x_stride)];
+                    by_format!(format, gemv[, _](panel, cols, x, [one, two, three]));
+                }
+                [one, two, three, four] => {
+                    let x = [0, 1, 2, 3].map(|t| x.add(t * x_stride));
+                    by_format!(format, gemv[, _](panel, cols, x, [one, two, three, four]));
+                }
+                _ => {}
+            }
+        }
     }
 }
 
+/// All 16 rows at once for up to two tokens; for more, whose sums would not fit the registers, vector by vector.
 #[inline(always)]
-unsafe fn gemv<S: Simd, F: Unpack>(
+unsafe fn gemv<S: Simd, F: Unpack, const T: usize>(
     panel: &[u8],
     cols: usize,
-    x: *const f32,
-    out: &mut [f32; PANEL],
+    x: [*const f32; T],
+    out: [&mut [f32; PANEL]; T],
 ) {
-    let vectors = PANEL / S::LANES;
     debug_assert!(panel.len() == cols / F::BLOCK * F::BYTES);
-    // SAFETY: blocks are taken from the panel one by one, columns stay below `cols`.
+    let at_once = if T <= 1 { PANEL / S::LANES } else { 1 };
+    let out = out.map(|out| out.as_mut_ptr());
+    for lane in (0..PANEL).step_by(at_once * S::LANES) {
+        let out = out.map(|out| out.wrapping_add(lane));
+        // SAFETY: the caller's; `lane` and what follows it at once are vectors of the panel.
+        unsafe {
+            match at_once {
+                4 => vectors::<S, F, T, 4>(panel.as_ptr(), cols, x, lane, out),
+                2 => vectors::<S, F, T, 2>(panel.as_ptr(), cols, x, lane, out),
+                _ => vectors::<S, F, T, 1>(panel.as_ptr(), cols, x, lane, out),
+            }
+        }
+    }
+}
+
+/// Writes the sums of V vectors of rows from `lane` on.
+#[inline(always)]
+unsafe fn vectors<S: Simd, F: Unpack, const T: usize, const V: usize>(
+    mut block: *const u8,
+    cols: usize,
+    x: [*const f32; T],
+    lane: usize,
+    out: [*mut f32; T],
+) {
+    let lanes: [usize; V] = std::array::from_fn(|v| lane + v * S::LANES);
+    // SAFETY: blocks are taken from the panel one by one, columns stay below `cols`; `out` has room for V vectors.
     unsafe {
-        let mut total = [S::splat(0.0); 4];
-        let mut block = panel.as_ptr();
+        let zero = [[S::splat(0.0); V]; T];
+        let mut total = zero;
         let mut k = 0;
         while k < cols {
             let end = cols.min(k + CHUNK);
-            let first = k == 0;
-            let mut even = [S::splat(0.0); 4];
-            let mut odd = [S::splat(0.0); 4];
+            let is_first = k == 0;
+            let (mut even, mut odd) = (zero, zero);
             while k < end {
                 for sub in 0..F::BLOCK / F::SUB {
-                    let mut affine = [(S::splat(0.0), S::splat(0.0)); 4];
-                    for v in 0..vectors {
-                        affine[v] = F::affine::<S>(block, sub, v * S::LANES);
-                    }
+                    let affine = lanes.map(|lane| F::affine::<S>(block, sub, lane));
                     for o in 0..F::SUB / 8 {
-                        let mut octets = [F::octet::<S>(block, sub, o, 0); 4];
-                        for v in 1..vectors {
-                            octets[v] = F::octet::<S>(block, sub, o, v * S::LANES);
-                        }
-                        let x = x.add(k + sub * F::SUB + o * 8);
+                        let octets = lanes.map(|lane| F::octet::<S>(block, sub, o, lane));
+                        let column = k + sub * F::SUB + o * 8;
                         for i in 0..8 {
-                            let x = S::splat(*x.add(i));
                             let chain = if i % 2 == 0 { &mut even } else { &mut odd };
-                            for v in 0..vectors {
+                            for v in 0..V {
                                 let w = F::weight::<S>(&octets[v], i, affine[v]);
-                                chain[v] = S::fma(w, x, chain[v]);
+                                for t in 0..T {
+                                    let x = S::splat(*x[t].add(column + i));
+                                    chain[t][v] = S::fma(w, x, chain[t][v]);
+                                }
                             }
                         }
                     }
@@ -272,17 +324,21 @@ unsafe fn gemv<S: Simd, F: Unpack>(
                 block = block.add(F::BYTES);
                 k += F::BLOCK;
             }
-            for v in 0..vectors {
-                let start = if first {
-                    even[v]
-                } else {
-                    S::add(total[v], even[v])
-                };
-                total[v] = S::add(start, odd[v]);
+            for t in 0..T {
+                for v in 0..V {
+                    let start = if is_first {
+                        even[t][v]
+                    } else {
+                        S::add(total[t][v], even[t][v])
+                    };
+                    total[t][v] = S::add(start, odd[t][v]);
+                }
             }
         }
-        for v in 0..vectors {
-            S::store(out.as_mut_ptr().add(v * S::LANES), total[v]);
+        for t in 0..T {
+            for v in 0..V {
+                S::store(out[t].add(v * S::LANES), total[t][v]);
+            }
         }
     }
 }
@@ -300,7 +356,7 @@ impl Kernel for Fill<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the struct's contract.
-        unsafe { by_format!(self.format, fill(self.blocks, self.tile)) }
+        unsafe { by_format!(self.format, fill[](self.blocks, self.tile)) }
     }
 }
 
