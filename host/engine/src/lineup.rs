@@ -18,12 +18,14 @@ const HEAVY: u64 = 4;
 /// Parts of a token in which allowances are counted.
 const PART: u64 = 100;
 
-/// By how much heavy tenants may lengthen a light one's step, in parts of it: three tenths.
-const STRETCH: u64 = 30;
+/// By how much heavy tenants may lengthen a light one's step, in parts of it: a quarter, of the three tenths that are promised,
+/// as no device's steps are quite as long as their tokens say.
+const STRETCH: u64 = 25;
 
 /// How long their steps may be while a light tenant may come back, in parts of its first step. A newcomer waits for one and a
-/// half on average, and its own is stretched: 1.5 × 0.4 + 1.3 of what it takes alone.
-const WAIT: u64 = 40;
+/// half on average, and its own is stretched: 1.5 × 0.3 + 1.25 of what it takes alone; 1.9 where a token of a long context takes
+/// half as long again as one of a prompt.
+const WAIT: u64 = 30;
 
 /// Steps after which a heavy tenant goes on even if others were served less.
 const PATIENCE: u64 = 8;

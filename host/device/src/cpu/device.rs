@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use guesthouse_engine::{BlockCopy, ExecutorInfo, SampleOutcome, Sampled, Task, Ticket};
 use guesthouse_graph::{Plan, Rows};
@@ -27,9 +27,9 @@ use crate::prompt::PromptRules;
 /// Output rows computed at once; bounds the memory that prompt log-probabilities take.
 const OUTPUT_ROWS: usize = 256;
 
-/// Tokens: one sequence of SmolLM2 decodes in 12.5 ms, sixteen in 60 (`docs/performance.md`): a token more is a quarter. Less than
-/// three, as tokens of long contexts, and telling clients of them, take more.
-const STEP_OVERHEAD: u32 = 2;
+/// Tokens: SmolLM2 decodes one sequence in 10 ms, two in 15, four in 21 (`docs/performance.md`): the second takes half as long as
+/// the first.
+const STEP_OVERHEAD: u32 = 1;
 
 /// Consecutive tokens of one row that attention treats as a unit.
 const QUERY_TILE: usize = 8;
@@ -407,9 +407,19 @@ impl Device for CpuDevice {
         let samples = outcomes
             .collect::<Option<Vec<SampleOutcome>>>()
             .ok_or_else(|| self.lost(ticket, "a row was not sampled"))?;
+        let sampling = begin.elapsed();
         let finished = self.finished.entry(ticket.0).or_default();
+        let ms = |time: Duration| time.as_secs_f32() * 1e3;
+        tracing::debug!(
+            target: "guesthouse_device::steps",
+            ticket = ticket.0,
+            rows,
+            forward_ms = ms(finished.took),
+            sampling_ms = ms(sampling),
+            "step",
+        );
         finished.samples = samples;
-        finished.took += begin.elapsed();
+        finished.took += sampling;
         Ok(())
     }
 
