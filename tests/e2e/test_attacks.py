@@ -100,6 +100,15 @@ def world(tmp_path_factory):
     assert world.server.stop() == 0, "".join(world.server.log[-20:])
 
 
+@pytest.fixture(autouse=True)
+def felt(world, request):
+    """With `-s`: what the bystander got done meanwhile."""
+    begun = time.monotonic()
+    yield
+    end = time.monotonic()
+    print(f"  bystander {world.beside.rate(begun, end) / world.alone:4.0%} for {end - begun:.2f} s: {request.node.name}")
+
+
 def refused(answer, *words):
     assert answer.status_code >= 400, answer.text[:300]
     message = answer.json()["error"]["message"]

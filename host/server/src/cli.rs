@@ -20,6 +20,7 @@ mod tls;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -121,6 +122,7 @@ fn logging(options: &options::Logs) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     match options.log_format {
         options::LogFormat::Text => builder.init(),
