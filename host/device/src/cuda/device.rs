@@ -239,37 +239,58 @@ impl CudaDevice {
         self.gpu.synchronize()
     }
 
-    /// Runs a step of the largest kind and a small one, with made-up tokens: kernels are compiled and loaded, and products
-    /// of the largest shapes are chosen, before the first request comes.
+    /// Runs steps of the largest size, of each power of two below it, and a decode of one row, with made-up tokens: kernels
+    /// are compiled and loaded, and how to compute each product is chosen, before the first request comes. Whatever is chosen
+    /// later holds up all sequences for up to a second.
     fn warm_up(&mut self) -> Result<()> {
-        let len = self.info.max_step_tokens.min(self.info.max_len).max(1);
-        let tables: Vec<Vec<guesthouse_engine::BlockId>> = vec![Vec::new(); self.info.groups.len()];
-        for len in [len, 1] {
-            let tokens: Vec<u32> = (0..len).map(|i| i * 31 % self.info.vocab.max(1)).collect();
-            let row = BatchRow {
-                slot: 0,
-                generation: 0,
-                first: 0,
-                start: 0,
-                len,
-                prompt_len: len,
-                admitted_len: len,
-                marks: self.rules.marks(&tokens),
-                tables: &tables,
-            };
-            let batch = Batch {
-                tokens: &tokens,
-                feeds: &[],
-                rows: &[row],
-                sampled: &[len as usize - 1],
-                scored: &[],
-            };
-            self.forward(Ticket(0), &batch)?;
-            self.steps.clear();
+        let largest = self.info.max_step_tokens.max(1);
+        let smaller = (0..u32::BITS).rev().map(|bit| 1 << bit);
+        for tokens in std::iter::once(largest).chain(smaller.filter(|&size| size < largest)) {
+            self.made_up_step(tokens)?;
         }
         self.sampler.ready()?;
         self.gpu.synchronize()?;
         self.matmul.settle();
+        Ok(())
+    }
+
+    /// A step of so many tokens, in as many rows as they need, with as many outputs as there may be.
+    fn made_up_step(&mut self, size: u32) -> Result<()> {
+        let most = self.info.max_len.max(1);
+        let size = size.min(most.saturating_mul(self.info.slots.max(1)));
+        let tokens: Vec<u32> = (0..size).map(|i| i * 31 % self.info.vocab.max(1)).collect();
+        let tables: Vec<Vec<guesthouse_engine::BlockId>> = vec![Vec::new(); self.info.groups.len()];
+        let rows = tokens.chunks(most as usize).enumerate().map(|(at, part)| {
+            let len = part.len() as u32;
+            BatchRow {
+                slot: at as u32,
+                generation: 0,
+                first: at * most as usize,
+                start: 0,
+                len,
+                prompt_len: len,
+                admitted_len: len,
+                marks: self.rules.marks(part),
+                tables: &tables,
+            }
+        });
+        let rows: Vec<_> = rows.collect();
+        let sampled: Vec<usize> = match self.info.task {
+            Task::Generate => (0..tokens.len().min(self.limits.outputs as usize)).collect(),
+            Task::Embed => rows
+                .iter()
+                .map(|row| row.first + row.len as usize - 1)
+                .collect(),
+        };
+        let batch = Batch {
+            tokens: &tokens,
+            feeds: &[],
+            rows: &rows,
+            sampled: &sampled,
+            scored: &[],
+        };
+        self.forward(Ticket(0), &batch)?;
+        self.steps.clear();
         Ok(())
     }
 
