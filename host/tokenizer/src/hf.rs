@@ -161,7 +161,7 @@ type RoleName = (String, String);
 type Entry = (Option<u32>, AddedToken);
 
 fn build(json: &[u8], configs: Vec<Config>) -> Result<Tokenizer, TokenizerError> {
-    check_added(json)?;
+    check_parts(json)?;
     let inner =
         guard(|| tokenizers::Tokenizer::from_bytes(json)).map_err(|e| json_error(e.to_string()))?;
 
@@ -341,11 +341,14 @@ fn json_error(detail: String) -> TokenizerError {
     }
 }
 
-/// Refuses a file whose added tokens alone would make the parser allocate without bound.
-fn check_added(json: &[u8]) -> Result<(), TokenizerError> {
+/// Refuses a file whose added tokens alone would make the parser allocate without bound, and one whose decoder is not JSON: that
+/// ends the `tokenizers` crate in a panic, which would be caught and be said to be something else.
+fn check_parts(json: &[u8]) -> Result<(), TokenizerError> {
     #[derive(Deserialize)]
     struct Peek {
         added_tokens: Option<Vec<PeekToken>>,
+        #[serde(rename = "decoder")]
+        _decoder: Option<serde_json::Value>,
     }
     #[derive(Deserialize)]
     struct PeekToken {

@@ -147,6 +147,18 @@ fn damaged_json_never_panics() {
 }
 
 #[test]
+fn a_decoder_that_is_not_json_is_named() {
+    for decoder in [&b"{\"type\": \"\xff\"}"[..], b"{\"type\": \"\\ud800\"}"] {
+        let mut json = b"{\"version\": \"1.0\", \"decoder\": ".to_vec();
+        json.extend_from_slice(decoder);
+        json.extend_from_slice(b", \"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}");
+        let error = Tokenizer::from_json_bytes(&json).unwrap_err();
+        assert_eq!(error.label(), "json");
+        assert!(error.to_string().contains("line 1"), "{error}");
+    }
+}
+
+#[test]
 fn a_folder_gives_roles_and_added_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
