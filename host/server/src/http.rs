@@ -42,6 +42,7 @@ mod trace;
 
 pub use access::{Access, ApiKeys, Directory};
 pub(crate) use auth::shown_key;
+pub(crate) use body::media_type;
 pub use config::{CorsOrigins, HttpConfig};
 pub use limits::GuestClock;
 pub use listen::{Listener, PrivateSocket};

@@ -11,8 +11,9 @@
 //! Weights are unpacked to f32 in registers, activations stay f32. Per 8 weights one token costs a shift, a mask, a
 //! conversion, a multiply-add to scale and one to accumulate: about 5 vector instructions, 1.5 cycles on a core with
 //! four vector pipes. SmolLM2-135M (134 M weights a token): 25 M cycles, 8 ms on one 3 GHz core, 4 ms on two; its 84 MB
-//! of Q4_1 take as long at 20 GB/s. Many tokens: 2·106 MFLOP each (the head runs on wanted rows alone), at 16 multiply-adds
-//! a cycle and core 2.2 ms on one core, 1.1 ms on two.
+//! of Q4_1 take as long at 20 GB/s. Up to four tokens share what is unpacked in registers: each further one costs a load
+//! and a multiply-add, two 1.2 times one; reached 1.45, and 2.4 for four. Many tokens: 2·106 MFLOP each (the head runs on
+//! wanted rows alone), at 16 multiply-adds a cycle and core 2.2 ms on one core, 1.1 ms on two.
 
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop)] // Loops over vectors become registers: plain indices say which.
@@ -260,7 +261,7 @@ impl Kernel for Gemv<'_> {
     }
 }
 
-/// All 16 rows at once for up to two tokens; for more, whose sums would not fit the registers, vector by vector.
+/// All 16 rows at once for one token; for more, whose sums would not fit the registers, vector by vector.
 #[inline(always)]
 unsafe fn gemv<S: Simd, F: Unpack, const T: usize>(
     panel: &[u8],
@@ -269,7 +270,7 @@ unsafe fn gemv<S: Simd, F: Unpack, const T: usize>(
     out: [&mut [f32; PANEL]; T],
 ) {
     debug_assert!(panel.len() == cols / F::BLOCK * F::BYTES);
-    let at_once = if T <= 1 { PANEL / S::LANES } else { 1 };
+    let at_once = if T == 1 { PANEL / S::LANES } else { 1 };
     let out = out.map(|out| out.as_mut_ptr());
     for lane in (0..PANEL).step_by(at_once * S::LANES) {
         let out = out.map(|out| out.wrapping_add(lane));

@@ -1,6 +1,7 @@
 //! `/admin/v1/modules`. With `?tenant=ID`, that tenant's own.
 
 use super::Admin;
+use crate::http::media_type;
 use crate::model::store::ModuleOwner;
 use crate::modules::{Deleted, Fetch, ModuleCard, ModuleDesk, ModuleHistory, ModuleList, Rollback};
 use crate::openai::ApiError;
@@ -8,7 +9,7 @@ use axum::Json;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use serde::Deserialize;
 
 /// Whose modules are meant.
@@ -51,7 +52,8 @@ pub(super) async fn put(
     body: Body,
 ) -> Result<Json<ModuleCard>, ApiError> {
     let (desk, owner) = meant(&admin, asked)?;
-    if !is_json(&headers) {
+    // JSON says where the module is; anything else is the module.
+    if media_type(&headers).as_deref() != Some("application/json") {
         return desk.put(owner, &name, &headers, body).await.map(Json);
     }
     let body = to_bytes(body, super::MAX_REQUEST).await.map_err(|_| {
@@ -63,14 +65,6 @@ pub(super) async fn put(
     })?;
     let fetch = Fetch::from_body(&body)?;
     desk.fetch(owner, &name, fetch).await.map(Json)
-}
-
-/// Then the body says where the module is.
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    kind.eq_ignore_ascii_case("application/json")
 }
 
 pub(super) async fn delete(

@@ -53,21 +53,21 @@ fn log(body: &[u8], characters: usize) {
     tracing::info!(bytes = body.len(), body = ?text, "received");
 }
 
+/// Type and subtype in lower case, if there are any.
+pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
+    let value = String::from_utf8_lossy(headers.get(header::CONTENT_TYPE)?.as_bytes());
+    let essence = value.split(';').next().unwrap_or_default();
+    Some(essence.trim().to_ascii_lowercase())
+}
+
 /// A missing type is taken for JSON; what forms send is not.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+    let Some(found) = media_type(headers) else {
         return Ok(());
     };
-    let found = String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let essence = found
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
-    let json = essence == "application/json"
-        || (essence.starts_with("application/") && essence.ends_with("+json"));
-    if json {
+    let is_json = found == "application/json"
+        || (found.starts_with("application/") && found.ends_with("+json"));
+    if is_json {
         Ok(())
     } else {
         Err(ApiError::ContentType { found })
