@@ -537,10 +537,7 @@ impl ModuleStore {
 }
 
 fn mentions(bytes: &[u8], name: &str) -> bool {
-    !name.is_empty()
-        && bytes
-            .windows(name.len())
-            .any(|part| part == name.as_bytes())
+    !name.is_empty() && memchr::memmem::find(bytes, name.as_bytes()).is_some()
 }
 
 #[cfg(test)]
