@@ -48,8 +48,12 @@ step "CUDA kernels"
 if [ -n "${GUESTHOUSE_NVRTC:-}" ]; then
   # A Python environment with NVIDIA's compiler, which is found through VIRTUAL_ENV.
   # The whole workspace is named so that nothing is built again with other features.
-  VIRTUAL_ENV="$GUESTHOUSE_NVRTC" cargo test --quiet --workspace --lib -- \
-    --exact cuda::compiler::tests::every_kernel_compiles_for_every_gpu --ignored
+  if cargo nextest --version >/dev/null 2>&1; then
+    VIRTUAL_ENV="$GUESTHOUSE_NVRTC" cargo nextest run --workspace --lib --run-ignored only \
+      -E 'test(cuda::compiler::tests::kernels_compile_for)'
+  else
+    VIRTUAL_ENV="$GUESTHOUSE_NVRTC" cargo test --quiet --workspace --lib -- cuda::compiler::tests::kernels_compile_for --ignored
+  fi
 else
   echo "not compiled: GUESTHOUSE_NVRTC must name a Python environment with nvidia-cuda-nvrtc==13.0.*"
 fi
