@@ -11,7 +11,7 @@
 //! - [`Module`]: a checked, compiled, linked guest of one [`Role`]; `precheck`, `cache`.
 //! - [`Compiler`], [`compile_module`]: compiling in a child process with limits.
 //! - `slots`: places for guests, shared between tenants.
-//! - `tenant_threads`, `give_way`: where calls of tenants' own modules run: behind everything else;
+//! - `tenant_threads`, `give_way`: where calls of tenants' own modules run: behind everything else; [`Turns`]: how many at once.
 //! - `store`, `meter`, `ticker`, `guest_log`: what one store may use, and the clock of its deadlines.
 //! - [`GraphModule`], [`ChatModule`], [`SamplerModule`]: the three roles.
 //! - [`Stepping`], [`SamplerThreads`]: samplers that choose tokens themselves, and the threads they run on.
@@ -56,6 +56,7 @@ mod store;
 mod tenant_threads;
 mod threads;
 mod ticker;
+mod turns;
 mod wasi;
 mod wasi_stub;
 
@@ -74,3 +75,4 @@ pub use runtime::Runtime;
 pub use sampling::{Grammar, ModelFacts, PlannedSampling, SamplerModule, Stepping, Verdict};
 pub use tenant_threads::TenantThreads;
 pub use threads::{LaneUsage, RowDraw, SamplerThreads, ThreadsConfig};
+pub use turns::Turns;

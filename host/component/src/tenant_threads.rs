@@ -4,25 +4,22 @@
 //! cores: those of the device, for which all tenants wait, come first. A tenant has no more calls on them at once than
 //! there are threads; calls that take long let others run at each tick, so tenants take turns.
 
-use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 use crate::ComponentError;
 use crate::block_on::block_on;
 use crate::give_way::{give_way, most_at_once};
+use crate::turns::Turns;
 
 /// See the module. Dropping it ends what runs at its next tick.
 pub struct TenantThreads {
     /// There until it is dropped.
     runtime: Option<Runtime>,
-    most: usize,
-    /// Of tenants that have calls.
-    turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
+    turns: Turns,
 }
 
 /// Ends the task when dropped.
@@ -54,8 +51,7 @@ impl TenantThreads {
             .build()?;
         Ok(Self {
             runtime: Some(runtime),
-            most,
-            turns: Mutex::default(),
+            turns: Turns::new(most),
         })
     }
 
@@ -68,7 +64,7 @@ impl TenantThreads {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let turn = self.turn(tenant).await?;
+        let turn = self.turns.of(tenant).await.map_err(lost)?;
         let runtime = self.runtime.as_ref().ok_or_else(|| lost("it is gone"))?;
         let mut task = Task(runtime.spawn(async move {
             let answer = call.await;
@@ -89,7 +85,7 @@ impl TenantThreads {
     ) -> Result<T, ComponentError> {
         let runtime = self.runtime.as_ref().ok_or_else(|| lost("it is gone"))?;
         block_on(async {
-            let turn = self.turn(tenant).await?;
+            let turn = self.turns.of(tenant).await.map_err(lost)?;
             let task = runtime.spawn_blocking(move || {
                 let answer = call();
                 drop(turn);
@@ -97,21 +93,6 @@ impl TenantThreads {
             });
             task.await.map_err(lost)
         })
-    }
-
-    async fn turn(&self, tenant: &Arc<str>) -> Result<OwnedSemaphorePermit, ComponentError> {
-        let turns = {
-            let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(turns) = all.get(tenant).and_then(Weak::upgrade) {
-                turns
-            } else {
-                all.retain(|_, turns| turns.strong_count() > 0);
-                let turns = Arc::new(Semaphore::new(self.most));
-                all.insert(Arc::clone(tenant), Arc::downgrade(&turns));
-                turns
-            }
-        };
-        turns.acquire_owned().await.map_err(lost)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use crate::text::{BreakingTokens, EncodingLimits};
 use futures::future::BoxFuture;
-use guesthouse_component::Recorder;
+use guesthouse_component::{Recorder, Turns};
 use guesthouse_engine::{CacheSalt, Chooser, EngineHandle, LogprobsMode, SamplingPlan, TokenId};
 use guesthouse_grammar::GrammarCompiler;
 use guesthouse_tenants::{Pins, Tenant};
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 /// A loaded model, ready to answer.
 pub struct ServedModel {
@@ -27,6 +28,8 @@ pub struct ServedModel {
     pub encoding: EncodingLimits,
     /// Where repetitions end.
     pub breaking: BreakingTokens,
+    /// For planning the sampling of a tenant's requests.
+    pub planning: Turns,
     /// The engine that runs it.
     pub engine: EngineHandle,
     /// Grammars over its vocabulary.
@@ -45,6 +48,13 @@ pub struct ServedModel {
     pub generation: GenerationOptions,
     /// What its vectors are like; none for a model that generates.
     pub embedding: Option<EmbeddingFacts>,
+}
+
+/// For [`ServedModel::planning`]: two for each core. Planning holds a thread, also while it waits for guests of the tenant, and
+/// threads are what all tenants share.
+#[must_use]
+pub fn planning_turns() -> Turns {
+    Turns::new(2 * available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 /// What the administrator decided about all answers of a model.

@@ -388,7 +388,9 @@ async fn plan(
     let params = params.clone();
     let model = Arc::clone(model);
     let scope = scope.clone();
+    let turn = model.planning.of(scope.tenant.id.as_str()).await;
     let planned = blocking(move || {
+        let _turn = turn;
         let breakers = model.breaking.of(&model.tokenizer, model.vocab, &breakers);
         let fields = params.sampler_request(&bad_words, &breakers);
         let ask = |prompt: &(Vec<TokenId>, u32)| {

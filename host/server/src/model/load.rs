@@ -3,7 +3,7 @@
 use crate::model::device::{DeviceChoice, DtypeChoice, Target};
 use crate::model::store::{ModuleError, ModuleStore};
 use crate::model::{GuestChoice, LoadFormat, ModelFiles, Modules, Weights, guests::ModelGuests};
-use crate::serving::{EmbeddingFacts, GenerationOptions, ServedModel};
+use crate::serving::{EmbeddingFacts, GenerationOptions, ServedModel, planning_turns};
 use crate::source::{LocalModel, SourceError};
 use crate::text::{BreakingTokens, EncodingLimits};
 use guesthouse_component::{ComponentError, ModelFacts, Role};
@@ -372,6 +372,7 @@ pub fn load(
         vocab,
         encoding: EncodingLimits::of(&tokenizer),
         breaking: BreakingTokens::default(),
+        planning: planning_turns(),
         grammars: GrammarCompiler::new(Arc::clone(&tokenizer), vocab as usize, Limits::default()),
         tokenizer,
         engine,

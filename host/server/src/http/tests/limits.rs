@@ -4,6 +4,7 @@ use super::support::{Answer, Setup, until};
 use crate::serving::GuestError;
 use axum::body::Body;
 use axum::http::Request;
+use futures::FutureExt as _;
 use guesthouse_tenants::{Policy, Quotas, Tenant};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -41,6 +42,38 @@ fn check_over(answer: &Answer, limit: &str) {
 
 fn header(answer: &Answer, name: &str) -> u64 {
     answer.headers[name].to_str().unwrap().parse().unwrap()
+}
+
+/// As when its samplers take long: the threads that wait for them are not those of others.
+#[tokio::test]
+async fn a_tenant_waits_for_its_own_plans_alone() {
+    let tenants = [("a", Policy::default()), ("b", Policy::default())];
+    let (setup, house) = Setup::saying(&["a<|im_end|>"; 3]).of_tenants(&tenants);
+    let server = setup.start();
+    let body = json!({"prompt": "x"});
+    assert_eq!(
+        server
+            .post_as(&house.keys[0], COMPLETIONS, &body)
+            .await
+            .status,
+        200
+    );
+    let tenant = server.guests.scopes.lock().unwrap()[0].tenant.id.clone();
+    let mut held = Vec::new();
+    while let Some(turn) = server.model.planning.of(tenant.as_str()).now_or_never() {
+        held.push(turn);
+    }
+    let mut late = Box::pin(server.post_as(&house.keys[0], COMPLETIONS, &body));
+    assert!(futures::poll!(&mut late).is_pending());
+    let other = server.post_as(&house.keys[1], COMPLETIONS, &body).await;
+    assert_eq!(other.status, 200);
+    assert_eq!(
+        server.guests.planned.lock().unwrap().len(),
+        2,
+        "not the late one"
+    );
+    held.clear();
+    assert_eq!(late.await.status, 200);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use crate::http::{AppState, Directory, HttpConfig, router};
 use crate::serving::{
     Chat, Conversation, Delta, EmbeddingFacts, GenerationOptions, GrammarSource, GuestError,
     Guests, ParserId, Planned, RequestScope, SamplerRequest, SamplingDefaults, ServedModel,
+    planning_turns,
 };
 use crate::text::{BreakingTokens, EncodingLimits};
 use axum::body::{Body, to_bytes};
@@ -458,6 +459,7 @@ impl Setup {
             vocab: VOCAB,
             encoding: EncodingLimits::of(&tokenizer),
             breaking: BreakingTokens::default(),
+            planning: planning_turns(),
             grammars: GrammarCompiler::new(
                 Arc::clone(&tokenizer),
                 VOCAB as usize,
