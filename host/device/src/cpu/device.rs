@@ -27,7 +27,7 @@ use crate::prompt::PromptRules;
 /// Output rows computed at once; bounds the memory that prompt log-probabilities take.
 const OUTPUT_ROWS: usize = 256;
 
-/// Tokens: SmolLM2 decodes one sequence in 10 ms, two in 15, four in 21 (`docs/performance.md`): the second takes half as long as
+/// Tokens: SmolLM2 decodes one sequence in 11 ms, two in 16, four in 21 (`docs/performance.md`): the second takes half as long as
 /// the first.
 const STEP_OVERHEAD: u32 = 1;
 
