@@ -1,5 +1,6 @@
 //! What HTTP needs of a loaded model. Loading makes it; nothing here knows how guests or devices work.
 
+use crate::blocking::two_per_core;
 use crate::text::{BreakingTokens, EncodingLimits};
 use futures::future::BoxFuture;
 use guesthouse_component::{Recorder, Turns};
@@ -8,7 +9,6 @@ use guesthouse_grammar::GrammarCompiler;
 use guesthouse_tenants::{Pins, Tenant};
 use guesthouse_tokenizer::{Segment, Tokenizer};
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 /// A loaded model, ready to answer.
 pub struct ServedModel {
@@ -54,7 +54,7 @@ pub struct ServedModel {
 /// threads are what all tenants share.
 #[must_use]
 pub fn planning_turns() -> Turns {
-    Turns::new(2 * available_parallelism().map_or(1, std::num::NonZero::get))
+    Turns::new(two_per_core())
 }
 
 /// What the administrator decided about all answers of a model.

@@ -1,8 +1,8 @@
 //! Bounds on encoding clients' texts: their number at once, and their size before any work is done.
 
+use crate::blocking::two_per_core;
 use guesthouse_tokenizer::Tokenizer;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 use tokio::sync::Semaphore;
 
 /// What one model's tokenizer may be asked to do.
@@ -18,10 +18,9 @@ impl EncodingLimits {
     pub fn of(tokenizer: &Tokenizer) -> Self {
         let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
         let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
-        let cores = available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             longest_token: longest.unwrap_or(0).max(1),
-            places: Arc::new(Semaphore::new(2 * cores)),
+            places: Arc::new(Semaphore::new(two_per_core())),
         }
     }
 
